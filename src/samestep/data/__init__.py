@@ -1,0 +1,1 @@
+"""Loading shards of a global batch."""

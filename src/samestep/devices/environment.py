@@ -1,0 +1,81 @@
+"""The environment variables that give each rank its devices and its share of the cores."""
+
+from __future__ import annotations
+
+import os
+
+from samestep.devices.inventory import usable_cores
+from samestep.devices.spec import DeviceSelection
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+# What a launcher such as torchrun or SLURM leaves behind: a framework that finds one of these believes that it
+# is one of several processes, while the script must see one.
+LAUNCHER_VARIABLES = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "NODE_RANK",
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "SLURM_NTASKS",
+)
+LAUNCHER_PREFIXES = ("MASTER_", "TORCHELASTIC_")
+
+
+def rank_environment(selection: DeviceSelection, rank: int) -> dict[str, str | None]:
+    """What the environment of one rank must hold (None: must not hold).
+
+    A rank on GPUs sees all the selected ones, its own first, so that `cuda`, `cuda:0` and
+    `torch.cuda.device_count()` mean to the script what they mean without Samestep.
+    """
+    changes: dict[str, str | None] = {name: None for name in os.environ if _is_launchers(name)}
+    if selection.kind == "cuda":
+        order = selection.visible[rank:] + selection.visible[:rank]
+        changes["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the numbers of nvidia-smi
+        changes["CUDA_VISIBLE_DEVICES"] = ",".join(order)
+    return changes
+
+
+def apply_environment(changes: dict[str, str | None]) -> None:
+    """Make the changes of `rank_environment` to this process."""
+    for name, value in changes.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def threads_per_rank(n_ranks: int) -> int:
+    """The share of the usable cores that one of `n_ranks` processes on this machine gets, at least 1."""
+    return max(1, usable_cores() // n_ranks)
+
+
+_chosen: int | None = None
+
+
+def set_thread_environment(n_ranks: int) -> int | None:
+    """Divide the cores among the ranks, for libraries that are loaded after this call.
+
+    Returns the number of threads per rank, or None if the user has set OMP_NUM_THREADS: then that holds.
+    """
+    global _chosen
+    users = {name for name in THREAD_VARIABLES if name in os.environ}
+    if "OMP_NUM_THREADS" in users and _chosen is None:
+        return None
+    if _chosen is not None and os.environ.get("OMP_NUM_THREADS") == str(_chosen):
+        users = set()  # what stands there is ours, from an earlier call
+    _chosen = threads_per_rank(n_ranks)
+    for name in THREAD_VARIABLES:
+        if name not in users:
+            os.environ[name] = str(_chosen)
+    return _chosen
+
+
+def _is_launchers(name: str) -> bool:
+    return name in LAUNCHER_VARIABLES or name.startswith(LAUNCHER_PREFIXES)

@@ -1,0 +1,1 @@
+"""The script's view: one tensor, whatever the number of devices."""

@@ -1,0 +1,90 @@
+"""`torch.autograd.backward` and `torch.autograd.grad` for global tensors.
+
+Torch's own functions hand tensors to C++, which would see a wrapper without history; so they are replaced while
+Samestep runs, and pass plain tensors through unchanged.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from samestep.globalview.collectives import AverageUnits
+from samestep.globalview.placement import Shard
+from samestep.globalview.tensor import WHERE, GlobalTensor, piece_of
+
+_torch_backward = torch.autograd.backward
+_torch_grad = torch.autograd.grad
+
+#: Set by `samestep.parallel.reducer`: whether a plain tensor gets gradients from inside regions.
+takes_region_gradients: Callable[[torch.Tensor], bool] = lambda tensor: False
+
+
+def _as_list(value: Any) -> list[Any]:
+    return [value] if isinstance(value, torch.Tensor) or value is None else list(value)
+
+
+def _roots(tensors: Sequence[Any], grads: Any) -> tuple[list[Any], list[Any] | None]:
+    given = _as_list(grads) if grads is not None else [None] * len(tensors)
+    locals_, local_grads = [], []
+    for tensor, grad in zip(tensors, given, strict=True):
+        if type(tensor) is not GlobalTensor:
+            locals_.append(tensor)
+            local_grads.append(grad.whole("gradient") if type(grad) is GlobalTensor else grad)
+            continue
+        if grad is None and tensor.numel() != 1:
+            raise RuntimeError("grad can be implicitly created only for scalar outputs")
+        if grad is None and type(tensor._placement) is Shard:
+            grad = torch.ones(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        locals_.append(tensor._local)
+        local_grads.append(None if grad is None else piece_of(grad, tensor._placement))
+    return locals_, local_grads
+
+
+@functools.wraps(_torch_backward)
+def backward(
+    tensors: Any,
+    grad_tensors: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    grad_variables: Any = None,
+    inputs: Any = None,
+) -> None:
+    roots, grads = _roots(_as_list(tensors), grad_tensors if grad_tensors is not None else grad_variables)
+    if inputs is not None:
+        inputs = [i._local if type(i) is GlobalTensor else i for i in _as_list(inputs)]
+    _torch_backward(roots, grads, retain_graph, create_graph, inputs=inputs)
+
+
+@functools.wraps(_torch_grad)
+def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **kwargs: Any) -> Any:
+    if WHERE.region:
+        return _torch_grad(outputs, inputs, grad_outputs, *args, **kwargs)
+    roots, grads = _roots(_as_list(outputs), grad_outputs)
+    targets = _as_list(inputs)
+    plain = [t._local if type(t) is GlobalTensor else t for t in targets]
+    results = _torch_grad(roots, plain, grads, *args, **kwargs)
+    return tuple(_seen_by_script(target, result) for target, result in zip(targets, results, strict=True))
+
+
+def _seen_by_script(target: torch.Tensor, result: torch.Tensor | None) -> torch.Tensor | None:
+    if type(target) is GlobalTensor:
+        if result is None or type(target._placement) is not Shard:
+            return result
+        return GlobalTensor(result, target._placement, target.shape)
+    if takes_region_gradients(target):
+        # A parameter of a region: its gradient is in the region's units on each rank. None stays None only if it
+        # is None everywhere, which an empty or untouched piece of a model could break; zeros are its true value.
+        if result is None:
+            return None
+        return AverageUnits.apply(result)  # type: ignore[no-any-return]
+    return result
+
+
+def install() -> None:
+    """Replace torch's two functions by these."""
+    torch.autograd.backward = backward
+    torch.autograd.grad = grad

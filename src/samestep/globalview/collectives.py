@@ -1,0 +1,154 @@
+"""Conversions between placements, with their gradients (the table of DESIGN §2).
+
+Each backward is written with the conversions themselves, so that gradients of gradients are right too:
+gather and cut are adjoint to each other, and so are sum and broadcast.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from samestep import world
+from samestep.globalview.placement import Shard
+
+
+def _tracked(tensor: torch.Tensor) -> bool:
+    return tensor.requires_grad and torch.is_grad_enabled()
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, local: torch.Tensor, placement: Shard) -> torch.Tensor:
+        ctx.placement = placement
+        return world.current().all_gather(local, placement.dim, placement.sizes)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return cut(grad, ctx.placement), None
+
+
+class _Cut(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, whole: torch.Tensor, placement: Shard) -> torch.Tensor:
+        ctx.placement = placement
+        return whole.narrow(placement.dim, placement.offset, placement.rows).clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return gather(grad, ctx.placement), None
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, local: torch.Tensor, numerator: torch.Tensor | None, denominator: Any) -> torch.Tensor:
+        if numerator is None:
+            return world.current().all_reduce_(local.detach().clone(memory_format=torch.contiguous_format))
+        return _ratio(numerator, denominator, local.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return broadcast(grad), None, None
+
+
+class _Broadcast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, whole: torch.Tensor) -> torch.Tensor:
+        return whole.view_as(whole)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return add_up(grad)
+
+
+class _Divide(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, whole: torch.Tensor) -> torch.Tensor:
+        return whole / world.current().size
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return grad
+
+
+class ScaleUnits(torch.autograd.Function):
+    """Multiply a gradient that crosses a region's border; its own gradient passes unchanged.
+
+    Inside a region gradients are N times the true ones. For a gradient of a gradient the crossing is an ordinary
+    value's: the factor N of the value and the change of units of *its* gradient cancel, so backward is identity.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, grad: torch.Tensor, factor: float) -> torch.Tensor:
+        return grad * factor
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return grad, None
+
+
+class AverageUnits(torch.autograd.Function):
+    """The mean over the ranks of a parameter's gradient taken inside regions; backward is identity as above."""
+
+    @staticmethod
+    def forward(ctx: Any, local: torch.Tensor) -> torch.Tensor:
+        here = world.current()
+        return here.all_reduce_(local.detach().clone(memory_format=torch.contiguous_format)).div_(here.size)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return grad
+
+
+def scale_units(grad: torch.Tensor, factor: float) -> torch.Tensor:
+    """`grad * factor` at a region's border; see `ScaleUnits`."""
+    return ScaleUnits.apply(grad, factor) if _tracked(grad) else grad * factor  # type: ignore[no-any-return]
+
+
+def _ratio(numerator: torch.Tensor, denominator: Any, dtype: torch.dtype) -> torch.Tensor:
+    # Adding the numerators and dividing once rounds as one device does (a mean of 13 hits in 15 is 13/15),
+    # where adding quotients would round once more per rank.
+    total = world.current().all_reduce_(numerator.detach().clone(memory_format=torch.contiguous_format))
+    return (total / denominator).to(dtype)
+
+
+def gather(local: torch.Tensor, placement: Shard) -> torch.Tensor:
+    """Shard → whole. Forward: all-gather; backward: own block, no communication."""
+    if _tracked(local):
+        return _Gather.apply(local, placement)  # type: ignore[no-any-return]
+    return world.current().all_gather(local, placement.dim, placement.sizes)
+
+
+def cut(whole: torch.Tensor, placement: Shard, *, view: bool = False) -> torch.Tensor:
+    """Whole → Shard. Forward: own block; backward: all-gather of the blocks.
+
+    `view=True` allows the block to share memory with `whole`: only for operands that nobody changes.
+    """
+    if _tracked(whole):
+        return _Cut.apply(whole, placement)  # type: ignore[no-any-return]
+    block = whole.narrow(placement.dim, placement.offset, placement.rows)
+    return block if view else block.clone()
+
+
+def add_up(local: torch.Tensor, numerator: torch.Tensor | None = None, denominator: Any = None) -> torch.Tensor:
+    """Partial → whole. Forward: all-reduce; backward: identity.
+
+    With a numerator and a denominator the value is computed as their quotient (exact rounding), the gradient
+    still goes to `local`.
+    """
+    if _tracked(local):
+        return _Sum.apply(local, numerator, denominator)  # type: ignore[no-any-return]
+    if numerator is not None:
+        return _ratio(numerator, denominator, local.dtype)
+    return world.current().all_reduce_(local.detach().clone(memory_format=torch.contiguous_format))
+
+
+def broadcast(whole: torch.Tensor) -> torch.Tensor:
+    """A whole operand of a sharded operation. Forward: identity; backward: all-reduce."""
+    return _Broadcast.apply(whole) if _tracked(whole) else whole  # type: ignore[no-any-return]
+
+
+def divide(whole: torch.Tensor) -> torch.Tensor:
+    """Whole → Partial. Forward: divide by the number of ranks; backward: identity."""
+    return _Divide.apply(whole)  # type: ignore[no-any-return]

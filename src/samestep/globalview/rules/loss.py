@@ -1,0 +1,168 @@
+"""The losses of `torch.nn.functional` with the exact denominators of the global batch.
+
+Each rank adds up its own rows; the mean's denominator (rows, elements, tokens that are not ignored, class weights)
+is that of the whole batch. The result is Partial: `backward()` needs no communication.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from samestep import world
+from samestep.globalview import collectives
+from samestep.globalview.census import census_of
+from samestep.globalview.placement import Shard
+from samestep.globalview.tensor import RULES, GlobalTensor, partial
+
+#: Mean over every element of the (equally shaped) input and target.
+_ELEMENTWISE = (
+    "binary_cross_entropy binary_cross_entropy_with_logits mse_loss l1_loss smooth_l1_loss huber_loss kl_div "
+    "soft_margin_loss hinge_embedding_loss poisson_nll_loss margin_ranking_loss"
+)
+#: Mean over the rows.
+_ROWWISE = (
+    "cosine_embedding_loss triplet_margin_loss multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss"
+)
+#: Arguments that hold one value per class, not per row.
+_PER_CLASS = {"weight": ("cross_entropy", "nll_loss", "multi_margin_loss", "multilabel_soft_margin_loss")}
+
+_PARAMETERS: dict[Any, list[tuple[str, Any]]] = {}
+
+
+def _arguments(func: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    if func not in _PARAMETERS:
+        _PARAMETERS[func] = [(p.name, p.default) for p in inspect.signature(func).parameters.values()]
+    bound = {name: default for name, default in _PARAMETERS[func] if default is not inspect.Parameter.empty}
+    bound.update(zip((name for name, _ in _PARAMETERS[func]), args, strict=False))
+    bound.update(kwargs)
+    return bound
+
+
+def _lead(bound: dict[str, Any]) -> GlobalTensor | None:
+    for value in bound.values():
+        if type(value) is GlobalTensor and isinstance(value._placement, Shard) and value._placement.dim == 0:
+            return value
+    return None
+
+
+def _localize(func: Any, bound: dict[str, Any], placement: Shard) -> dict[str, Any] | None:
+    """Arguments as this rank's rows; per-class tensors as they are."""
+    rows = sum(placement.sizes)
+    local = dict(bound)
+    for name, value in bound.items():
+        if not isinstance(value, torch.Tensor):
+            continue
+        if name == "pos_weight" or func.__name__ in _PER_CLASS.get(name, ()):
+            local[name] = collectives.broadcast(value.whole("weights") if type(value) is GlobalTensor else value)
+            continue
+        if type(value) is GlobalTensor and value._placement == placement:
+            local[name] = value._local
+            continue
+        if value.dim() == 0 or value.size(0) != rows:
+            return None
+        plain = value.whole(func.__name__) if type(value) is GlobalTensor else value
+        local[name] = collectives.cut(plain, placement, view=True)
+    return local
+
+
+def _prepare(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    bound = _arguments(func, args, kwargs)
+    lead = _lead(bound)
+    if lead is None or bound.get("size_average") is not None or bound.get("reduce") is not None:
+        return None
+    if bound["reduction"] not in ("mean", "sum", "none", "batchmean"):
+        return None
+    placement = lead._placement
+    assert isinstance(placement, Shard)
+    local = _localize(func, bound, placement)
+    return None if local is None else (bound, lead, placement, local)
+
+
+def _finish(func: Any, local: dict[str, Any], reduction: str, placement: Shard, count: Any) -> Any:
+    """`count` is called only for means; it gives the global denominator."""
+    if reduction == "none":
+        result = func(**{**local, "reduction": "none"})
+        shape = list(result.shape)
+        if not shape or shape[0] != placement.rows:
+            return NotImplemented
+        shape[0] = sum(placement.sizes)
+        return GlobalTensor(result, placement.at(0), shape)
+    total = func(**{**local, "reduction": "sum"})
+    if reduction == "sum":
+        return partial(total)
+    denominator = count()
+    return partial(total / denominator, (total.detach(), denominator))
+
+
+def elementwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Losses whose mean is over all elements (or over rows of elements, `batchmean`)."""
+    ready = _prepare(func, args, kwargs)
+    if ready is None:
+        return NotImplemented
+    bound, lead, placement, local = ready
+    shapes = {tuple(v.shape) for k, v in bound.items() if isinstance(v, torch.Tensor) and k not in ("weight", "pos_weight")}
+    if len(shapes) != 1 or lead.numel() == 0 or lead._local.dtype in (torch.float16, torch.bfloat16):
+        return NotImplemented
+    if bound["reduction"] == "batchmean":
+        if func.__name__ != "kl_div":
+            return NotImplemented
+        return _finish(func, local, "mean", placement, lambda: lead.size(0))
+    return _finish(func, local, bound["reduction"], placement, lambda: lead.numel())
+
+
+def rowwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Losses with one value per row."""
+    ready = _prepare(func, args, kwargs)
+    if ready is None:
+        return NotImplemented
+    bound, lead, placement, local = ready
+    tensors = [v for k, v in bound.items() if isinstance(v, torch.Tensor) and k != "weight"]
+    if lead.size(0) == 0 or any(v.size(0) != lead.size(0) for v in tensors) or tensors[0].dim() != 2:
+        return NotImplemented
+    return _finish(func, local, bound["reduction"], placement, lambda: lead.size(0))
+
+
+def classification(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """`cross_entropy` and `nll_loss`: class indices or probabilities, weights, ignored rows, label smoothing."""
+    ready = _prepare(func, args, kwargs)
+    if ready is None:
+        return NotImplemented
+    bound, _, placement, local = ready
+    scores, target = bound["input"], bound["target"]
+    if scores.dim() < 2 or scores.numel() == 0 or bound["reduction"] == "batchmean":
+        return NotImplemented
+    if scores.dtype in (torch.float16, torch.bfloat16) and bound["reduction"] == "mean":
+        # A sum over the rows in half precision could overflow where the mean does not.
+        local = {**local, "input": local["input"].float()}
+        if local.get("weight") is not None:
+            local["weight"] = local["weight"].float()
+        result = _finish(func, local, "mean", placement, lambda: _denominator(bound, local, target))
+        return partial(result._local.to(scores.dtype), result._quotient)
+    return _finish(func, local, bound["reduction"], placement, lambda: _denominator(bound, local, target))
+
+
+def _denominator(bound: dict[str, Any], local: dict[str, Any], target: torch.Tensor) -> Any:
+    scores, weight = bound["input"], local["weight"]
+    if target.is_floating_point():  # class probabilities: nothing is ignored, weights do not enter the mean
+        return scores.numel() // scores.size(1)
+    ignore = bound["ignore_index"]
+    if weight is None:
+        ignored = census_of(target, ignore)
+        if ignored is not None:
+            return target.numel() - ignored if target.numel() > ignored else float("nan")
+        count = (local["target"] != ignore).sum()
+        return world.current().all_reduce_(count)
+    kept = local["target"] != ignore
+    used = weight.detach()[local["target"].masked_fill(~kept, 0)] * kept
+    return world.current().all_reduce_(used.sum())
+
+
+def install() -> None:
+    """Register the rules."""
+    for names, rule in ((_ELEMENTWISE, elementwise), (_ROWWISE, rowwise), ("cross_entropy nll_loss", classification)):
+        for name in names.split():
+            RULES[getattr(F, name)] = rule

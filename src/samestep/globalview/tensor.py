@@ -1,0 +1,371 @@
+"""`GlobalTensor`: a tensor whose global value the script sees, held as a plain local tensor and a placement."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from samestep.globalview import collectives
+from samestep.globalview.placement import PARTIAL, WHOLE, Partial, Placement, Shard, Whole
+from samestep.ledger import LEDGER
+
+Rule = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+#: Function → rule. Filled by `samestep.globalview.rules`; a function without a rule falls back.
+RULES: dict[Any, Rule] = {}
+
+#: Gathered values up to this size are kept, so that looking twice costs one collective.
+_REMEMBER_BYTES = 1 << 20
+
+
+class _Where(threading.local):
+    """Whether this thread is inside a region, where tensors are plain and local."""
+
+    region = 0
+
+
+WHERE = _Where()
+
+
+class GlobalTensor(torch.Tensor):
+    """A tensor of global shape; each rank holds a part of it.
+
+    The script makes none itself: batches from a `DataLoader` and the outputs of modules are of this class, and
+    what is computed from them. It behaves as the whole tensor does on one device: `shape`, `item()`, printing,
+    comparing, indexing all speak of the global value. An operation that has a rule works on the local pieces; any
+    other makes the operands whole first, so the result is right by construction.
+
+    `samestep.local(t)` gives this rank's block, `samestep.whole(t)` the plain whole tensor.
+    """
+
+    _local: torch.Tensor
+    _placement: Placement
+    #: The exact quotient behind a mean: (numerator of this rank, denominator), see `collectives.add_up`.
+    _quotient: tuple[torch.Tensor, Any] | None
+    _seen: tuple[torch.Tensor, int, int] | None
+    #: Ignored targets counted ahead, see `samestep.globalview.census`.
+    _census: Any
+
+    __slots__ = ("_census", "_local", "_placement", "_quotient", "_seen")
+
+    @staticmethod
+    def __new__(
+        cls, local: torch.Tensor, placement: Placement, shape: Any, quotient: tuple[torch.Tensor, Any] | None = None
+    ) -> GlobalTensor:
+        facade: GlobalTensor = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=local.dtype, device=local.device)
+        facade._local = local
+        facade._placement = placement
+        facade._quotient = quotient
+        facade._seen = None
+        facade._census = None
+        return facade
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    # ------------------------------------------------------------------ dispatch
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if WHERE.region:
+            return inside_region(func, args, kwargs)
+        rule = RULES.get(func)
+        if rule is not None:
+            result = rule(func, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        return fallback(func, args, kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # Reached only where C++ code takes a tensor without asking `__torch_function__` (torch.tensor(x), custom
+        # operators). Autograd is above this level, so a gradient would be lost here without a word.
+        if torch.is_grad_enabled() and func not in _NO_GRADIENT and any(
+            t._local.requires_grad for t in _globals_in((args, kwargs or {}))
+        ):
+            raise NotImplementedError(
+                f"{func} was called on a sharded tensor that requires a gradient in a way that Samestep cannot "
+                "follow. Give it `samestep.whole(tensor)`, or `tensor.detach()` if no gradient is needed."
+            )
+        with torch.no_grad():
+            plain_args, plain_kwargs = made_whole((args, kwargs or {}), str(func))
+        return func(*plain_args, **plain_kwargs)
+
+    # ------------------------------------------------------------------ what it is made of
+    def whole(self, operation: str = "whole") -> torch.Tensor:
+        """The plain whole tensor; gradients flow back. Collective, unless the value was looked at before."""
+        local, placement = self._local, self._placement
+        if type(placement) is Whole:
+            return local
+        tracked = local.requires_grad and torch.is_grad_enabled()
+        seen = self._seen
+        if seen is not None:
+            value, local_version, value_version = seen
+            if local._version == local_version and value._version == value_version:
+                if not tracked or value.requires_grad:
+                    return value if tracked else value.detach()
+        value = self._assemble(operation)
+        if type(placement) is Partial or value.numel() * value.element_size() <= _REMEMBER_BYTES:
+            self._seen = (value, local._version, value._version)
+        return value
+
+    def _assemble(self, operation: str) -> torch.Tensor:
+        placement = self._placement
+        if isinstance(placement, Shard):
+            value = collectives.gather(self._local, placement)
+        else:
+            value = collectives.add_up(self._local, *(self._quotient or (None, None)))
+        LEDGER.gather(operation, type(placement).__name__, value.numel() * value.element_size())
+        return value
+
+    def set_piece(self, local: torch.Tensor, placement: Placement | None = None) -> None:
+        """Let this object stand for another value (an in-place operation whose alias is the object itself)."""
+        self._local = local
+        if placement is not None:
+            self._placement = placement
+        self._quotient = None
+        self._seen = None
+
+    # ------------------------------------------------------------------ cheap facts, without dispatch
+    # `shape` and the like stay torch's own: the wrapper has the global sizes.
+    @property
+    def requires_grad(self) -> bool:  # type: ignore[override]
+        return self._local.requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self._local.requires_grad = value
+
+    def requires_grad_(self, requires_grad: bool = True) -> GlobalTensor:
+        self._local.requires_grad_(requires_grad)
+        self._seen = None
+        return self
+
+    @property
+    def is_leaf(self) -> bool:  # type: ignore[override]
+        return self._local.is_leaf
+
+    @property
+    def grad_fn(self) -> Any:  # type: ignore[override]
+        return self._local.grad_fn
+
+    @property
+    def grad(self) -> torch.Tensor | None:  # type: ignore[override]
+        grad = self._local.grad
+        if grad is None or type(self._placement) is not Shard:
+            return grad
+        return GlobalTensor(grad, self._placement, _shape(self))
+
+    @grad.setter
+    def grad(self, value: torch.Tensor | None) -> None:
+        self._local.grad = None if value is None else piece_of(value, self._placement)
+
+    @property
+    def data(self) -> torch.Tensor:  # type: ignore[override]
+        return GlobalTensor(self._local.data, self._placement, _shape(self), self._quotient)
+
+    @data.setter
+    def data(self, value: torch.Tensor) -> None:
+        self._local.data = piece_of(value, self._placement)
+        self._seen = None
+        self._quotient = None
+
+    @property
+    def _version(self) -> int:  # type: ignore[override]
+        return self._local._version
+
+    def retain_grad(self) -> None:
+        self._local.retain_grad()
+
+    def detach(self) -> GlobalTensor:
+        return GlobalTensor(self._local.detach(), self._placement, _shape(self), self._quotient)
+
+    def register_hook(self, hook: Any) -> Any:
+        """As on one device: the hook sees the global gradient and may return another."""
+        placement, shape = self._placement, _shape(self)
+
+        def on_piece(grad: torch.Tensor) -> torch.Tensor | None:
+            result = hook(GlobalTensor(grad, placement, shape) if type(placement) is Shard else grad)
+            return None if result is None else piece_of(result, placement)
+
+        return self._local.register_hook(on_piece)
+
+    def backward(
+        self, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False, inputs: Any = None
+    ) -> None:
+        torch.autograd.backward(self, gradient, retain_graph, create_graph, inputs=inputs)
+
+    __hash__ = torch.Tensor.__hash__
+
+
+_aten = torch.ops.aten
+_NO_GRADIENT = {_aten.detach.default, _aten._local_scalar_dense.default}
+_disabled = torch._C.DisableTorchFunctionSubclass
+
+
+def _shape(tensor: torch.Tensor) -> torch.Size:
+    with _disabled():
+        return tensor.shape
+
+
+def _globals_in(nest: Any) -> list[GlobalTensor]:
+    found: list[GlobalTensor] = []
+    _collect(nest, found)
+    return found
+
+
+def _collect(nest: Any, found: list[GlobalTensor]) -> None:
+    if type(nest) is GlobalTensor:
+        found.append(nest)
+    elif isinstance(nest, (tuple, list)):
+        for value in nest:
+            _collect(value, found)
+    elif isinstance(nest, dict):
+        for value in nest.values():
+            _collect(value, found)
+
+
+def made_whole(nest: Any, operation: str) -> Any:
+    """Arguments with every `GlobalTensor` made whole (tuples, lists and dicts are looked through)."""
+    kind = type(nest)
+    if kind is GlobalTensor:
+        return nest.whole(operation)
+    if kind is tuple or kind is list:
+        return kind(made_whole(value, operation) for value in nest)
+    if kind is dict:
+        return {key: made_whole(value, operation) for key, value in nest.items()}
+    if isinstance(nest, tuple):
+        return tuple(made_whole(value, operation) for value in nest)
+    return nest
+
+
+def piece_of(value: Any, placement: Placement) -> torch.Tensor:
+    """This rank's part of `value` (plain whole, or global) under `placement`, as a *gradient* of a tensor there.
+
+    For Shard it is the block; the gradient of a Partial or Whole is whole.
+    """
+    if type(value) is GlobalTensor:
+        if value._placement == placement and type(placement) is Shard:
+            return value._local
+        value = value.whole("gradient")
+    if isinstance(placement, Shard):
+        return collectives.cut(value, placement)
+    plain: torch.Tensor = value
+    return plain
+
+
+# ---------------------------------------------------------------------- fallback
+def fallback(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Make every `GlobalTensor` argument whole and run the original function: right by construction."""
+    name = getattr(func, "__name__", str(func))
+    if mutates(func, name, kwargs):
+        return _fallback_in_place(func, name, args, kwargs)
+    plain_args, plain_kwargs = made_whole((tuple(args), kwargs), name)
+    return func(*plain_args, **plain_kwargs)
+
+
+def mutates(func: Any, name: str, kwargs: dict[str, Any]) -> bool:
+    """Whether the call changes its first argument (or `out=`)."""
+    if name == "__setitem__" or kwargs.get("out") is not None or kwargs.get("inplace") is True:
+        return True
+    if name.startswith("__"):
+        return name in _IN_PLACE_DUNDERS
+    return name.endswith("_") and not name.endswith("__")
+
+
+_IN_PLACE_DUNDERS = frozenset(
+    f"__i{op}__" for op in "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()
+)
+
+
+def _fallback_in_place(func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+    """As `fallback`, then the changed whole value is put back into the object that the script holds."""
+    out = kwargs.get("out")
+    targets = [out] if out is not None else [args[0]]
+    if isinstance(out, (tuple, list)):
+        targets = list(out)
+    copies: dict[int, torch.Tensor] = {}
+    for target in targets:
+        if type(target) is GlobalTensor:
+            # A copy, since whole values may be shared with what was looked at before.
+            copies[id(target)] = target.whole(name).clone()
+    swap = lambda value: copies.get(id(value), value)  # noqa: E731
+    new_args = tuple(swap(a) for a in args)
+    new_kwargs = {k: type(v)(map(swap, v)) if isinstance(v, (tuple, list)) else swap(v) for k, v in kwargs.items()}
+    plain_args, plain_kwargs = made_whole((new_args, new_kwargs), name)
+    result = func(*plain_args, **plain_kwargs)
+    for target in targets:
+        if type(target) is GlobalTensor:
+            _put_back(target, copies[id(target)], name)
+    if result is None:
+        return None
+    back = {id(copies[id(t)]): t for t in targets if id(t) in copies}
+    if isinstance(result, tuple):
+        return type(result)([back.get(id(r), r) for r in result]) if out is not None else result
+    return back.get(id(result), result)
+
+
+def _put_back(target: GlobalTensor, value: torch.Tensor, name: str) -> None:
+    shape = _shape(target)
+    if value.shape != shape or value.dtype != target._local.dtype:
+        raise NotImplementedError(
+            f"`{name}` changes the shape or dtype of a sharded tensor in place, from {tuple(shape)} to "
+            f"{tuple(value.shape)}. Use the form that returns a new tensor, or `samestep.whole(tensor)` first."
+        )
+    placement = target._placement
+    if isinstance(placement, Shard):
+        with_history = value.requires_grad and torch.is_grad_enabled()
+        target._local.copy_(collectives.cut(value, placement, view=not with_history))
+        target._seen = None
+        target._quotient = None
+    else:
+        target.set_piece(value, WHOLE)
+
+
+def inside_region(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """A global tensor reached from inside a region (an attribute that the script set): its local piece."""
+
+    def local_piece(nest: Any) -> Any:
+        if type(nest) is GlobalTensor:
+            if type(nest._placement) is Partial:
+                return nest.whole("inside a region")
+            if nest._local.requires_grad and torch.is_grad_enabled():
+                raise NotImplementedError(
+                    "A sharded tensor that requires a gradient was used inside a module without being an argument of "
+                    "its call. Pass it as an argument, so that its gradient can be followed."
+                )
+            return nest._local
+        if isinstance(nest, (tuple, list)):
+            return type(nest)(local_piece(value) for value in nest)
+        if isinstance(nest, dict):
+            return {key: local_piece(value) for key, value in nest.items()}
+        return nest
+
+    return func(*local_piece(tuple(args)), **local_piece(kwargs))
+
+
+# ---------------------------------------------------------------------- making
+def shard_whole(tensor: torch.Tensor, dim: int, sizes: tuple[int, ...], *, view: bool = False) -> GlobalTensor:
+    """A whole tensor as a sharded one; gradients flow back to it."""
+    return GlobalTensor(collectives.cut(tensor, Shard(dim, sizes), view=view), Shard(dim, sizes), tensor.shape)
+
+
+def wrap(local: torch.Tensor, placement: Shard) -> GlobalTensor:
+    """This rank's block as a global tensor: `local.shape` with the sharded dimension's global size."""
+    shape = list(local.shape)
+    shape[placement.dim] = sum(placement.sizes)
+    return GlobalTensor(local, placement, shape)
+
+
+def partial(local: torch.Tensor, quotient: tuple[torch.Tensor, Any] | None = None) -> GlobalTensor:
+    """This rank's term of a sum over the ranks as a global tensor."""
+    return GlobalTensor(local, PARTIAL, local.shape, quotient)
+
+
+def numel_of(shape: Any) -> int:
+    """The number of elements of a shape."""
+    return math.prod(shape)

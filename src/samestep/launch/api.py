@@ -1,0 +1,132 @@
+"""`launch`: running a function on every device from code, also from a notebook."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from samestep.devices.spec import DeviceSelection, resolve
+from samestep.errors import SamestepError
+from samestep.launch.context import RankContext
+from samestep.launch.local import prepare, run_ranks
+from samestep.launch.report import describe
+from samestep.launch.signals import in_foreground
+
+Result = TypeVar("Result")
+
+_SETUP, _CALL, _RESULT, _ERROR = "setup.json", "call.pickle", "result.pickle", "error.txt"
+_PR_SET_PDEATHSIG = 1
+_LOADER = """\
+import json, sys
+with open(sys.argv[1]) as file:
+    setup = json.load(file)
+sys.path[:], sys.argv[:] = setup["path"], setup["argv"]
+from samestep.launch.api import serve
+serve(setup)
+"""
+
+
+def launch(fn: Callable[..., Result], *args: Any, devices: str | None = None, **kwargs: Any) -> Result:
+    """Run `fn(*args, **kwargs)` on every rank, one per device, and return what the main rank returns.
+
+    `devices` is written as for `samestep run --devices`. The ranks are new processes: `fn` and its arguments are
+    copied into them (so it does not matter if CUDA has been used here), and the result is copied back. If a rank
+    fails, a `RuntimeError` carries its traceback.
+    """
+    selection = resolve(devices)
+    with tempfile.TemporaryDirectory(prefix="samestep-launch-") as name:
+        directory = Path(name)
+        (directory / _CALL).write_bytes(_packed((fn, args, kwargs), "the function and its arguments"))
+        code = _wait(_start(directory, selection))
+        result, error = directory / _RESULT, directory / _ERROR
+        if code == 0 and result.exists():
+            loaded: Result = pickle.loads(result.read_bytes())
+            return loaded
+        text = error.read_text(encoding="utf-8") if error.exists() else "the main rank ended without a result"
+    raise RuntimeError(f"launch on {selection.describe()} failed (exit code {code}):\n{text.rstrip()}")
+
+
+def serve(setup: dict[str, Any]) -> NoReturn:
+    """Be the launcher's process of one `launch` call: a fresh one, from which ranks can be forked."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != setup["caller"]:
+            sys.exit(128 + signal.SIGTERM)  # it died before the call
+    directory = Path(setup["directory"])
+    chosen = setup["selection"]
+    selection = DeviceSelection(chosen["kind"], tuple(chosen["indices"]), tuple(chosen["visible"]))
+    try:
+        prepare(selection)
+        importlib.import_module("samestep.session")  # once for all ranks
+        run_dir = directory / "run"
+        outcome = run_ranks(partial(_call, directory=directory), selection, run_dir=run_dir, tell=False)
+    except SamestepError as error:
+        (directory / _ERROR).write_text(f"samestep: {error}\n", encoding="utf-8")
+        sys.exit(2)
+    if outcome.cause is not None:
+        text = describe(outcome.cause, outcome.world_size, run_dir)
+        (directory / _ERROR).write_text(text, encoding="utf-8")
+    sys.exit(outcome.code)
+
+
+def _call(context: RankContext, *, directory: Path) -> None:
+    """What each rank does. The call is unpacked here, not before the fork: its arguments may be tensors on a GPU."""
+    run_callable = importlib.import_module("samestep.session").run_callable
+    fn, args, kwargs = pickle.loads((directory / _CALL).read_bytes())
+    value = run_callable(context, fn, args, kwargs)
+    if context.is_main:
+        packed = _packed(value, "the result")
+        (context.run_dir.parent / _RESULT).write_bytes(packed)
+
+
+def _packed(value: object, what: str) -> bytes:
+    try:
+        cloudpickle = importlib.import_module("cloudpickle")  # not typed; also takes functions of __main__ and lambdas
+    except ImportError as error:
+        raise SamestepError("launch needs the package cloudpickle: pip install cloudpickle") from error
+    try:
+        packed: bytes = cloudpickle.dumps(value)
+    except Exception as error:
+        raise SamestepError(f"{what} cannot be copied to or from the ranks: {error}") from error
+    return packed
+
+
+def _start(directory: Path, selection: DeviceSelection) -> subprocess.Popen[bytes]:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    setup = {
+        "caller": os.getpid(),
+        "directory": str(directory),
+        "path": [entry or os.getcwd() for entry in sys.path],
+        "argv": sys.argv,
+        "selection": {"kind": selection.kind, "indices": selection.indices, "visible": selection.visible},
+    }
+    file = directory / _SETUP
+    file.write_text(json.dumps(setup), encoding="utf-8")
+    return subprocess.Popen([sys.executable, "-c", _LOADER, str(file)])
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        if not in_foreground():  # a terminal has sent it to that process as well
+            process.send_signal(signal.SIGINT)
+        process.wait()
+        raise
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()

@@ -1,0 +1,1 @@
+"""Modules on their shards: regions, the check, gradient reduction, batch norm, DataParallel."""

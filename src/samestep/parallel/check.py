@@ -1,0 +1,200 @@
+"""A module is checked before it is trusted: does it treat the rows of a batch one by one?
+
+At its first call (in training and in evaluation mode) the module is run on a few rows per rank, once cut, each rank
+on its own rows, and once whole, every rank on all of them, with random operations made deterministic and everything
+that the module changed put back. If each rank's outputs are its rows of the whole outputs, the module is split from
+then on. If not (a loss over the batch inside `forward`, a mean over the batch, a scalar output), it is *opened*: its
+`forward` runs at script level and its children are asked in turn.
+
+A scalar output always opens the module: that few rows agree with a mean or a sum proves nothing about batches whose
+rows have different numbers of tokens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from samestep import world
+from samestep.globalview.placement import Shard
+from samestep.globalview.tensor import WHERE, GlobalTensor
+from samestep.nest import map_tensors, tensors
+from samestep.parallel.stillness import deterministic_random, restored
+
+#: Rows per rank in the check: two, so that an operation over the batch has something to couple.
+CHECK_ROWS = 2
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where an output tensor keeps the rows: `rows` (dimension, and how many entries per row) or `constant`."""
+
+    kind: str
+    dim: int = 0
+    per_row: int = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was decided about a module in one mode."""
+
+    split: bool
+    reason: str
+    layouts: tuple[Layout, ...] = ()
+
+    def describe(self) -> str:
+        """One phrase for the report."""
+        return "split" if self.split else f"opened: {self.reason}"
+
+
+def decide(module: nn.Module, args: Any, kwargs: Any, placement: Shard, enter: Callable[[Any, Shard], Any]) -> Plan:
+    """Run the check; the same plan on every rank. `enter` gives the arguments as the region would see them."""
+    here = world.current()
+    few = Shard(placement.dim, tuple(min(CHECK_ROWS, n) for n in placement.sizes))
+    outcome = _try_rows(module, args, kwargs, placement, few, enter)
+    if isinstance(outcome, str) and few.sizes != placement.sizes:
+        # Perhaps the module insists on its batch size: look at the whole batch instead.
+        outcome = _try_rows(module, args, kwargs, placement, placement, enter)
+    everyone = here.all_gather_objects(outcome)
+    reasons = [o for o in everyone if isinstance(o, str)]
+    if reasons:
+        return Plan(False, reasons[0])
+    layouts = _agreed([o for o in everyone if not isinstance(o, str)])
+    return Plan(False, "its outputs do not keep the rows in one dimension") if layouts is None else Plan(True, "", layouts)
+
+
+def _try_rows(
+    module: nn.Module, args: Any, kwargs: Any, placement: Shard, few: Shard, enter: Callable[[Any, Shard], Any]
+) -> list[list[Layout]] | str:
+    """For each output tensor the layouts that fit on this rank; or why the module cannot be split."""
+    local, whole = _samples(args, kwargs, placement, few, enter)
+    cut_out, cut_error = _quiet_run(module, local, inside=True)
+    whole_out, whole_error = _quiet_run(module, whole, inside=False)
+    # All ranks must go the same way from here, whatever happened on this one.
+    errors = world.current().all_gather_objects(cut_error or whole_error)
+    first = next((e for e in errors if e), None)
+    if first is not None:
+        return f"on a few rows it raised {first}"
+    return _compare(list(tensors(cut_out)), list(tensors(whole_out)), few)
+
+
+def _samples(
+    args: Any, kwargs: Any, placement: Shard, few: Shard, enter: Callable[[Any, Shard], Any]
+) -> tuple[Any, Any]:
+    """The check's arguments: a few rows of this rank, and the same rows of all ranks."""
+    here = world.current()
+    rows = sum(placement.sizes)
+    mine = few.sizes[here.rank]
+
+    def batch_dim(tensor: torch.Tensor) -> int | None:
+        if type(tensor) is GlobalTensor:
+            p = tensor._placement
+            if isinstance(p, Shard) and p.sizes == placement.sizes:
+                return p.dim
+        if tensor.dim() and tensor.size(0) == rows and not isinstance(tensor, nn.Parameter):
+            return 0
+        return None
+
+    dims = [batch_dim(t) for t in tensors((args, kwargs))]
+    order = iter(dims)
+
+    def shorten(tensor: torch.Tensor) -> torch.Tensor:
+        dim = next(order)
+        tensor = tensor.detach()
+        return tensor if dim is None else tensor.narrow(dim, 0, mine).clone()
+
+    def lengthen(tensor: torch.Tensor) -> torch.Tensor:
+        dim = next(order)
+        return tensor.clone() if dim is None else here.all_gather(tensor, dim, few.sizes)
+
+    local = _map_all(shorten, enter((args, kwargs), placement))
+    order = iter(dims)
+    return local, _map_all(lengthen, local)
+
+
+def _map_all(fn: Callable[[torch.Tensor], torch.Tensor], nest: Any) -> Any:
+    return map_tensors(fn, nest)
+
+
+def _quiet_run(module: nn.Module, arguments: Any, *, inside: bool) -> tuple[Any, str | None]:
+    """Run the module without a trace; an exception becomes a short text."""
+    args, kwargs = map_tensors(lambda t: t.clone(), arguments)
+    WHERE.region += inside
+    try:
+        with torch.no_grad(), restored(module), deterministic_random(), contextlib.redirect_stdout(io.StringIO()):
+            return module(*args, **kwargs), None
+    except Exception as error:
+        return None, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    finally:
+        WHERE.region -= inside
+
+
+# ---------------------------------------------------------------------- comparing
+def _compare(cut: list[torch.Tensor], whole: list[torch.Tensor], few: Shard) -> list[list[Layout]] | str:
+    if not whole:
+        return "it returns no tensor"
+    if len(cut) != len(whole):
+        return "it returns another number of tensors for fewer rows"
+    fitting = []
+    for position, (part, full) in enumerate(zip(cut, whole, strict=True)):
+        layouts = _fitting(part, full, few)
+        if not layouts:
+            where = f"output {position}" if len(whole) > 1 else "its output"
+            if full.dim() == 0:
+                return f"{where} is a scalar over the batch"
+            return f"{where} of a row depends on the other rows of the batch"
+        fitting.append(layouts)
+    return fitting
+
+
+def _fitting(part: torch.Tensor, full: torch.Tensor, few: Shard) -> list[Layout]:
+    if part.dim() != full.dim() or part.dtype != full.dtype:
+        return []
+    here = world.current()
+    total, mine = sum(few.sizes), few.sizes[here.rank]
+    found = []
+    # The dimension of the input's rows first, then the others.
+    for dim in sorted(range(full.dim()), key=lambda d: d != few.dim):
+        per_row, rest = divmod(full.size(dim), total)
+        if rest or per_row == 0 or part.size(dim) != per_row * mine:
+            continue
+        if part.shape[:dim] != full.shape[:dim] or part.shape[dim + 1 :] != full.shape[dim + 1 :]:
+            continue
+        if _close(part, full.narrow(dim, per_row * few.offset, per_row * mine)):
+            found.append(Layout("rows", dim, per_row))
+    if part.shape == full.shape and full.dim() > 0 and _close(part, full):
+        found.append(Layout("constant"))
+    return found
+
+
+_TOLERANCE = {torch.float64: 1e-8, torch.complex128: 1e-8, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+
+
+def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a.layout is not torch.strided:
+        return False
+    if not (a.dtype.is_floating_point or a.dtype.is_complex):
+        return torch.equal(a, b)
+    tolerance = _TOLERANCE.get(a.dtype, 1e-4)
+    finite = b[torch.isfinite(b)] if b.numel() else b
+    scale = float(finite.abs().max()) if finite.numel() else 1.0
+    return torch.allclose(a, b, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+
+
+def _agreed(everyone: list[list[list[Layout]]]) -> tuple[Layout, ...] | None:
+    """For each output the first layout that fits on every rank."""
+    if len({len(layouts) for layouts in everyone}) != 1:
+        return None
+    chosen = []
+    for position in range(len(everyone[0])):
+        common = [x for x in everyone[0][position] if all(x in rank[position] for rank in everyone)]
+        if not common:
+            return None
+        chosen.append(common[0])
+    return tuple(chosen)

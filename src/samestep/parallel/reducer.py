@@ -1,0 +1,209 @@
+"""Gradient reduction: parameters of regions get the gradient of the global batch.
+
+Inside a region gradients are N times the true ones, so they are *averaged* over the ranks: the batch's part is then
+summed exactly whatever the shard sizes, and what is already whole (a penalty computed from the parameters by the
+script, a gradient accumulated by an earlier backward) averages to itself.
+
+Gradients are copied into flat buckets in the order in which backward produces them; a full bucket is summed while
+backward goes on. The remaining ones follow when backward ends, in an order that is the same on every rank.
+`torch.nn.parallel.DistributedDataParallel` works alike and is the yardstick; it is not used because it refuses or
+gets wrong several forwards per backward, branches that differ between ranks, and parameters shared by two modules.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from samestep import torch_private, world
+from samestep.ledger import LEDGER
+
+#: Bytes per bucket. The first is small, so that communication starts early; as DDP's defaults.
+FIRST_BUCKET_BYTES = 1 << 20
+BUCKET_BYTES = 25 << 20
+
+
+class Bucket:
+    """Parameters whose gradients travel together; one dtype, one device."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
+        self.parameters = [weakref.ref(p) for p in parameters]
+        self.numels = [p.numel() for p in parameters]
+        self.dtype, self.device = parameters[0].dtype, parameters[0].device
+        self.waiting = len(parameters)
+        self.fired: set[int] = set()
+        self.late: list[int] = []
+        self.flat: torch.Tensor | None = None
+        self.work: Any = None
+
+    def reset(self) -> None:
+        """Forget the backward before."""
+        self.waiting = len(self.parameters)
+        self.fired.clear()
+        self.late.clear()
+        self.flat = self.work = None
+
+    def mark(self, slot: int) -> None:
+        """Parameter `slot` has its gradient."""
+        if self.work is not None:
+            self.late.append(slot)  # a second accumulation after the bucket left (reentrant checkpointing)
+        elif slot not in self.fired:
+            self.fired.add(slot)
+            self.waiting -= 1
+
+    def start(self) -> None:
+        """Copy the gradients in and start the sum.
+
+        Behind the gradients there is one number per parameter: how many ranks have a gradient for it at all. One
+        without any on every rank keeps `grad` None, as on one device.
+        """
+        owners = [ref() for ref in self.parameters]
+        grads = [None if p is None else p.grad for p in owners]
+        flat = torch.empty(sum(self.numels) + len(grads), dtype=self.dtype, device=self.device)
+        pieces = list(flat.split([*self.numels, len(grads)]))
+        present = [i for i, g in enumerate(grads) if g is not None and not g.is_sparse]
+        if len(present) == len(grads):
+            torch._foreach_copy_(pieces[:-1], [g.detach().reshape(-1) for g in grads if g is not None])
+            pieces[-1].fill_(1)
+        else:
+            flat.zero_()
+            for i in present:
+                pieces[i].copy_(grads[i].detach().reshape(-1))  # type: ignore[union-attr]
+                pieces[-1][i] = 1
+        self.flat = flat
+        self.work = world.current().start_bucket_sum(flat)
+        LEDGER.reduced_bytes += flat.numel() * flat.element_size()
+
+    def finish(self) -> None:
+        """Wait for the sum and write the mean into `grad`."""
+        here = world.current()
+        here.finish_sum(self.work)
+        flat = self.flat
+        assert flat is not None
+        pieces = list(flat.split([*self.numels, len(self.numels)]))
+        owners = [ref() for ref in self.parameters]
+        missing = [i for i, p in enumerate(owners) if p is None or p.grad is None]
+        counts = pieces[-1].tolist() if missing else None
+        flat.div_(here.size)
+        targets, sources = [], []
+        for i, p in enumerate(owners):
+            if p is None or i in self.late or (p.grad is not None and p.grad.is_sparse):
+                continue
+            if p.grad is None:
+                if counts is None or counts[i] == 0:
+                    continue
+                p.grad = torch.empty_like(p)
+            targets.append(p.grad.detach())
+            sources.append(pieces[i].view(p.shape))
+        if targets:
+            torch._foreach_copy_(targets, sources)
+        for i in self.late:
+            p = owners[i]
+            if p is not None and p.grad is not None:
+                with torch.no_grad():
+                    p.grad.copy_(here.all_reduce_(p.grad.detach().clone()).div_(here.size))
+
+
+class Reducer:
+    """All buckets of a rank and the backward that is under way."""
+
+    def __init__(self) -> None:
+        # By identity: tensors compare element by element, so they cannot be keys themselves.
+        self._slots: dict[int, tuple[Bucket, int]] = {}
+        self._active: list[Bucket] = []
+        self._started = 0
+        self._task: int | None = None
+
+    def owns(self, tensor: torch.Tensor) -> bool:
+        """Whether `tensor` is a parameter that gets gradients from inside regions."""
+        return id(tensor) in self._slots
+
+    def register(self, parameters: Iterable[torch.nn.Parameter]) -> list[Bucket]:
+        """The buckets of these parameters; new ones are made for parameters not seen before."""
+        parameters = [p for p in parameters if p.requires_grad]
+        fresh = [p for p in parameters if id(p) not in self._slots]
+        for group in _grouped(reversed(fresh)):
+            bucket = Bucket(group)
+            for slot, p in enumerate(group):
+                self._slots[id(p)] = (bucket, slot)
+                weakref.finalize(p, self._slots.pop, id(p), None)
+                p.register_post_accumulate_grad_hook(self._arrived)
+        found: dict[int, Bucket] = {}
+        for p in reversed(parameters):
+            bucket = self._slots[id(p)][0]
+            found[id(bucket)] = bucket
+        return list(found.values())
+
+    # ------------------------------------------------------------------ during backward
+    def activate(self, buckets: list[Bucket]) -> None:
+        """A region's outputs got their gradient: its buckets take part in this backward, on every rank."""
+        task = torch_private.current_graph_task()
+        if task != self._task:
+            # A new backward; one that raised before its end left nothing to keep.
+            self._task = task
+            self._active = []
+            self._started = 0
+            torch_private.after_backward(self._flush)
+        for bucket in buckets:
+            if not any(bucket is b for b in self._active):
+                bucket.reset()
+                self._active.append(bucket)
+
+    def _arrived(self, parameter: torch.Tensor) -> None:
+        entry = self._slots.get(id(parameter))
+        if entry is None or self._task is None:
+            return
+        bucket, slot = entry
+        bucket.mark(slot)
+        self._start_ready()
+
+    def _start_ready(self) -> None:
+        # In order, like DDP: ranks whose gradients arrive in different orders still start the same sums.
+        while self._started < len(self._active) and self._active[self._started].waiting == 0:
+            self._active[self._started].start()
+            self._started += 1
+
+    def _flush(self) -> None:
+        active, started = self._active, self._started
+        self._active, self._started, self._task = [], 0, None
+        for bucket in active[started:]:
+            bucket.start()
+        for bucket in active:
+            bucket.finish()
+            self._add_sparse(bucket)
+            bucket.reset()
+
+    def _add_sparse(self, bucket: Bucket) -> None:
+        """Sparse gradients (embeddings): gather every rank's rows. The parameters' layouts agree on all ranks."""
+        here = world.current()
+        for ref in bucket.parameters:
+            p = ref()
+            if p is None or p.grad is None or not p.grad.is_sparse:
+                continue
+            grad = p.grad.coalesce()
+            counts = here.all_gather(torch.tensor([grad._nnz()]), 0, [1] * here.size).tolist()
+            indices = here.all_gather(grad.indices(), 1, counts)
+            values = here.all_gather(grad.values(), 0, counts) / here.size
+            p.grad = torch.sparse_coo_tensor(indices, values, grad.shape).coalesce()
+
+
+def _grouped(parameters: Iterable[torch.nn.Parameter]) -> list[list[torch.nn.Parameter]]:
+    """Parameters in buckets of one dtype and device, of limited size."""
+    groups: list[list[torch.nn.Parameter]] = []
+    open_groups: dict[Any, tuple[list[torch.nn.Parameter], int]] = {}
+    for p in parameters:
+        key = (p.dtype, p.device)
+        group, size = open_groups.get(key, ([], 0))
+        limit = FIRST_BUCKET_BYTES if len(groups) <= 1 else BUCKET_BYTES
+        if not group or size + p.numel() * p.element_size() > limit:
+            group, size = [], 0
+            groups.append(group)
+        group.append(p)
+        open_groups[key] = (group, size + p.numel() * p.element_size())
+    return groups
+
+
+REDUCER = Reducer()

@@ -1,0 +1,250 @@
+"""Regions: a module called with a sharded batch runs on the rank's rows, with plain local tensors.
+
+Inside, everything is as fast as without Samestep. The border does three things: it takes the local pieces in and
+makes global tensors of what comes out; it changes the units of gradients (inside they are N times the true ones,
+see `samestep.parallel.reducer`); and it lets the module draw its random numbers from a stream of the rank's own.
+
+Whether a module may be run so is decided by `samestep.parallel.check` at its first call. No rank ever runs a module
+on zero rows (much code cannot: `x.view(x.size(0), -1)`): rows are dealt out anew if a rank has none, and a batch of
+fewer rows than ranks is computed whole by all.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import nn
+
+from samestep import world
+from samestep.globalview import collectives
+from samestep.globalview.placement import Shard
+from samestep.globalview.tensor import WHERE, GlobalTensor, shard_whole
+from samestep.ledger import LEDGER
+from samestep.nest import map_tensors, tensors
+from samestep.parallel import agreement, streams
+from samestep.parallel.check import Plan, decide
+from samestep.parallel.reducer import REDUCER, Bucket
+
+_original_call = nn.Module.__call__
+
+
+class _Known:
+    """What is remembered about a module: its plans by mode, and its buckets."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.plans: dict[Any, Plan] = {}
+        self.signature: Any = None
+        self.buckets: list[Bucket] = []
+        self.has_state = any(True for _ in module.parameters()) or any(True for _ in module.buffers())
+        self.agreed = False
+
+
+_KNOWN: weakref.WeakKeyDictionary[nn.Module, _Known] = weakref.WeakKeyDictionary()
+#: Modules called while another is opened get names relative to it in the report.
+_NAMES: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+
+
+def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Takes the place of `nn.Module.__call__`."""
+    if WHERE.region:
+        return _original_call(module, *args, **kwargs)
+    lead = _lead(args, kwargs)
+    if lead is None or isinstance(module, nn.modules.loss._Loss):
+        return _original_call(module, *args, **kwargs)
+    known = _KNOWN.get(module)
+    if known is None:
+        known = _KNOWN[module] = _Known(module)
+    if not known.has_state:
+        return _original_call(module, *args, **kwargs)
+    return _run(module, known, args, kwargs, lead)
+
+
+def _lead(args: Any, kwargs: Any) -> GlobalTensor | None:
+    """The first sharded argument; the others follow its rows."""
+    for value in args:
+        if type(value) is GlobalTensor and isinstance(value._placement, Shard):
+            return value
+    for tensor in tensors((args, kwargs)):
+        if type(tensor) is GlobalTensor and isinstance(tensor._placement, Shard):
+            return tensor
+    return None
+
+
+def _run(module: nn.Module, known: _Known, args: Any, kwargs: Any, lead: GlobalTensor) -> Any:
+    placement = lead._placement
+    assert isinstance(placement, Shard)
+    if min(placement.sizes) == 0:
+        return _dealt_anew(module, args, kwargs, placement)
+    if not known.agreed:
+        agreement.make_equal(module, name_of(module))
+        known.agreed = True
+    plan = known.plans.get(module.training)
+    if plan is None:
+        plan = decide(module, args, kwargs, placement, lambda nest, place: enter(nest, place, detached=True))
+        known.plans[module.training] = plan
+        LEDGER.regions[f"{name_of(module)} ({'training' if module.training else 'evaluation'})"] = plan.describe()
+    if not plan.split:
+        _name_children(module)
+        return _original_call(module, *args, **kwargs)
+    return _split(module, known, plan, args, kwargs, placement)
+
+
+def _split(module: nn.Module, known: _Known, plan: Plan, args: Any, kwargs: Any, placement: Shard) -> Any:
+    if torch.is_grad_enabled():
+        _refresh_buckets(module, known)
+    local_args, local_kwargs = enter((args, kwargs), placement)
+    LEDGER.region_calls += 1
+    WHERE.region += 1
+    try:
+        with streams.own_stream():
+            output = _original_call(module, *local_args, **local_kwargs)
+    finally:
+        WHERE.region -= 1
+    return leave(output, plan, placement, known.buckets, name_of(module))
+
+
+def _refresh_buckets(module: nn.Module, known: _Known) -> None:
+    """Register parameters that are new or newly trainable."""
+    parameters = list(module.parameters())
+    signature = [(id(p), p.requires_grad) for p in parameters]
+    if signature != known.signature:
+        known.buckets = REDUCER.register(parameters)
+        known.signature = signature
+
+
+def _dealt_anew(module: nn.Module, args: Any, kwargs: Any, placement: Shard) -> Any:
+    """Some rank has no row: deal the rows out evenly, or compute the few there are on every rank."""
+    rows = sum(placement.sizes)
+    here = world.current()
+
+    def deal(tensor: torch.Tensor) -> torch.Tensor:
+        if type(tensor) is not GlobalTensor:
+            return tensor
+        same = isinstance(tensor._placement, Shard) and tensor._placement.sizes == placement.sizes
+        whole = tensor.whole("rows dealt out anew")
+        if rows < here.size or not same:
+            return whole
+        return shard_whole(whole, tensor._placement.dim, here.split(rows))  # type: ignore[attr-defined]
+
+    args, kwargs = map_tensors(deal, (args, kwargs))
+    if rows < here.size:
+        LEDGER.whole_batches["fewer rows than ranks"] += 1
+    return module(*args, **kwargs)
+
+
+# ---------------------------------------------------------------------- the border
+class _EnterShard(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, local: torch.Tensor) -> torch.Tensor:
+        return local.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return collectives.scale_units(grad, 1 / world.current().size)
+
+
+class _EnterWhole(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, whole: torch.Tensor) -> torch.Tensor:
+        return whole.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return collectives.AverageUnits.apply(grad)
+
+
+def enter(nest: Any, placement: Shard, *, detached: bool = False) -> Any:
+    """Arguments as the region sees them: plain tensors, the batch's ones cut to the rank's rows."""
+    rows = sum(placement.sizes)
+    tracking = torch.is_grad_enabled() and not detached
+
+    def take(tensor: torch.Tensor) -> torch.Tensor:
+        if type(tensor) is GlobalTensor:
+            p = tensor._placement
+            if isinstance(p, Shard) and p.sizes == placement.sizes:
+                local = tensor._local
+                return _EnterShard.apply(local) if tracking and local.requires_grad else local  # type: ignore[no-any-return]
+            tensor = tensor.whole("argument of a module")
+        if tensor.dim() and tensor.size(0) == rows and not isinstance(tensor, nn.Parameter):
+            local = collectives.cut(tensor, Shard(0, placement.sizes), view=True)
+            return _EnterShard.apply(local) if tracking and local.requires_grad else local  # type: ignore[no-any-return]
+        return _EnterWhole.apply(tensor) if tracking and tensor.requires_grad else tensor  # type: ignore[no-any-return]
+
+    return map_tensors(take, nest)
+
+
+def leave(output: Any, plan: Plan, placement: Shard, buckets: list[Bucket], name: str) -> Any:
+    """The region's outputs as the script sees them."""
+    layouts = iter(plan.layouts)
+    size = world.current().size
+
+    def give(tensor: torch.Tensor) -> torch.Tensor:
+        layout = next(layouts, None)
+        if layout is None:
+            raise RuntimeError(f"{name} returned more tensors than at its first call; it cannot be split safely.")
+        if layout.kind == "constant":
+            if tensor.requires_grad and torch.is_grad_enabled():
+                return _LeaveConstant.apply(tensor, buckets)  # type: ignore[no-any-return]
+            return tensor
+        sizes = placement.sizes if layout.per_row == 1 else tuple(n * layout.per_row for n in placement.sizes)
+        place = Shard(layout.dim, sizes)
+        if tensor.dim() <= place.dim or tensor.size(place.dim) != place.rows:
+            raise RuntimeError(
+                f"{name} returned a tensor of shape {tuple(tensor.shape)} for {placement.rows} rows, unlike at its "
+                f"first call, when it had {layout.per_row} row(s) each in dimension {layout.dim}."
+            )
+        if tensor.requires_grad and torch.is_grad_enabled():
+            tensor = tensor.clone()
+
+            def cross(grad: torch.Tensor) -> torch.Tensor:
+                REDUCER.activate(buckets)
+                return collectives.scale_units(grad, size)
+
+            tensor.register_hook(cross)
+        shape = list(tensor.shape)
+        shape[place.dim] = sum(sizes)
+        return GlobalTensor(tensor, place, shape)
+
+    return map_tensors(give, output)
+
+
+class _LeaveConstant(torch.autograd.Function):
+    """A tensor that does not depend on the batch (a returned parameter): whole outside, in ×N units inside.
+
+    Its gradient outside is whole on every rank, and averaging it over the ranks gives itself: no factor.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, buckets: list[Bucket]) -> torch.Tensor:
+        ctx.buckets = buckets
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        REDUCER.activate(ctx.buckets)
+        return grad, None
+
+
+# ---------------------------------------------------------------------- names
+def name_of(module: nn.Module) -> str:
+    """How messages call a module: its path below the module that the script called, and its class."""
+    kind = type(module).__name__
+    path = _NAMES.get(module)
+    return f"{path} ({kind})" if path else kind
+
+
+def _name_children(module: nn.Module) -> None:
+    above = _NAMES.get(module) or type(module).__name__
+    for name, child in module.named_children():
+        if child not in _NAMES:
+            _NAMES[child] = f"{above}.{name}"
+
+
+def install() -> None:
+    """Let modules called with global tensors be regions."""
+    from samestep.globalview import autograd
+
+    nn.Module.__call__ = call  # type: ignore[method-assign]
+    autograd.takes_region_gradients = REDUCER.owns

@@ -1,0 +1,118 @@
+"""Running a module without consequences: randomness made deterministic, what it changed put back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+#: Names of ATen operations that draw, and the value that stands for every draw. What is drawn must not depend on how
+#: many rows there are, else a module with dropout would seem to couple its rows.
+_CONSTANTS = {
+    "rand": 0.5,
+    "rand_like": 0.5,
+    "uniform": 0.5,
+    "uniform_": 0.5,
+    "randn": 0.3,
+    "randn_like": 0.3,
+    "normal": 0.3,
+    "normal_": 0.3,
+    "normal_functional": 0.3,
+    "bernoulli": 1.0,
+    "bernoulli_": 1.0,
+    "exponential": 0.7,
+    "exponential_": 0.7,
+    "randint": 0,
+    "randint_like": 0,
+    "random_": 0,
+    "multinomial": 0,
+    "poisson": 1,
+    "log_normal_": 1.1,
+    "cauchy_": 0.2,
+    "geometric_": 1,
+}
+
+
+class _Deterministic(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **kwargs)
+        name = func.overloadpacket.__name__
+        if name == "native_dropout":
+            return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
+        if name in ("dropout", "feature_dropout", "alpha_dropout"):
+            return args[0].clone()
+        result = func(*args, **kwargs)
+        if name in _CONSTANTS and isinstance(result, torch.Tensor):
+            return result.fill_(_CONSTANTS[name])
+        return result
+
+
+@contextmanager
+def deterministic_random() -> Iterator[None]:
+    """Within: torch's random operations give constants; after: all streams stand where they stood."""
+    python = random.getstate()
+    numpy = _numpy_state()
+    with torch.random.fork_rng(devices=_cuda_devices()), _Deterministic():
+        yield
+    random.setstate(python)
+    if numpy is not None:
+        import numpy as np
+
+        np.random.set_state(numpy)
+
+
+def _cuda_devices() -> list[int]:
+    return [torch.cuda.current_device()] if torch.cuda.is_available() and torch.cuda.is_initialized() else []
+
+
+def _numpy_state() -> Any:
+    try:
+        import numpy as np
+    except ImportError:
+        return None
+    return np.random.get_state()
+
+
+def _copied(value: Any) -> Any:
+    return type(value)(value) if type(value) in (list, dict, set) else value
+
+
+@contextmanager
+def restored(module: nn.Module) -> Iterator[None]:
+    """After: buffers have their values, and modules the attributes, that they had before."""
+    attributes = [(m, {key: _copied(value) for key, value in m.__dict__.items()}) for m in module.modules()]
+    buffers = [(b, b.detach().clone()) for b in module.buffers()]
+    try:
+        yield
+    finally:
+        for m, before in attributes:
+            for key in list(m.__dict__):
+                if key not in before:
+                    del m.__dict__[key]
+            for key, value in before.items():
+                now = m.__dict__.get(key)
+                if now is value:
+                    continue
+                if type(now) is type(value) and type(value) in (list, dict, set):
+                    _refill(now, value)
+                else:
+                    m.__dict__[key] = value
+        with torch.no_grad():
+            for buffer, before_value in buffers:
+                buffer.copy_(before_value)
+
+
+def _refill(container: Any, contents: Any) -> None:
+    """Give a container its contents back without replacing the object, which others may hold."""
+    container.clear()
+    if isinstance(container, list):
+        container.extend(contents)
+    else:
+        container.update(contents)

@@ -1,0 +1,115 @@
+"""One rank's session: its process groups, everything installed, then the script. The only place that composes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from samestep import ledger, notice, replica, torch_private, world
+from samestep.data import loader
+from samestep.globalview import autograd, rules
+from samestep.launch.context import RankContext
+from samestep.launch.script import ScriptTarget, run_target
+from samestep.parallel import data_parallel, region
+from samestep.tools import explain as explain_tool
+
+#: A collective waits for hours if need be (a rank may validate for long); a dead peer ends it at once.
+_TIMEOUT = timedelta(days=2)
+
+
+def run_rank(context: RankContext, target: ScriptTarget, explain: str | None = None) -> None:
+    """Run the user's script as this rank; `explain` is None, `-` (the terminal) or a JSON file's path."""
+    ledger.LEDGER.detailed = explain is not None
+    _start(context)
+    began = time.perf_counter()
+    try:
+        run_target(target)
+    finally:
+        if explain is not None and context.rank == 0:
+            _report(context, explain, time.perf_counter() - began)
+    if explain is None:
+        _say_if_nothing_was_split(context)
+
+
+def run_callable(context: RankContext, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Run a function as this rank (`samestep.launch`)."""
+    _start(context)
+    return fn(*args, **kwargs)
+
+
+def _start(context: RankContext) -> None:
+    torch_private.require()
+    notice.set_speaker(context.rank == 0)
+    store = _store(context)
+    world.install(world.World(context.rank, context.world_size, _groups(context, store)))
+    if context.selection.kind == "cuda":
+        torch.cuda.set_device(0)  # the rank's own GPU is the first that it sees
+    rules.install()
+    autograd.install()
+    region.install()
+    data_parallel.install()
+    loader.install()
+    replica.install(context.rank, context.world_size, context.run_dir, store, context.shared_seed)
+
+
+def _store(context: RankContext) -> dist.Store:
+    main = context.rank == 0
+    listener = context.store_listener
+    fd = listener if isinstance(listener, int) or listener is None else listener.fileno()
+    return dist.TCPStore(
+        "127.0.0.1",
+        context.store_port,
+        is_master=main,
+        master_listen_fd=fd if main else None,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=120),
+    )
+
+
+def _groups(context: RankContext, store: dist.Store) -> dict[str, world.Groups]:
+    groups = {"cpu": world.Groups(_gloo(context, store, "script"), _gloo(context, store, "buckets"))}
+    if context.selection.kind == "cuda":
+        groups["cuda"] = world.Groups(_nccl(context, store, "script"), _nccl(context, store, "buckets"))
+    return groups
+
+
+def _gloo(context: RankContext, store: dist.Store, purpose: str) -> Any:
+    options = dist.ProcessGroupGloo._Options()
+    # Bound to loopback by address: nothing of a run on one machine is to be reached from outside.
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+    options._timeout = _TIMEOUT
+    return dist.ProcessGroupGloo(
+        dist.PrefixStore(f"gloo-{purpose}", store), context.rank, context.world_size, options
+    )
+
+
+def _nccl(context: RankContext, store: dist.Store, purpose: str) -> Any:
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = _TIMEOUT
+    return dist.ProcessGroupNCCL(
+        dist.PrefixStore(f"nccl-{purpose}", store), context.rank, context.world_size, options
+    )
+
+
+def _report(context: RankContext, where: str, seconds: float) -> None:
+    report = explain_tool.collect(context.selection.describe(), context.world_size, seconds)
+    if where == "-":
+        explain_tool.show(report)
+    else:
+        # Not through the script's view of files: the report is Samestep's own.
+        with open(where, "w", encoding="utf-8") as file:
+            json.dump(report, file, indent=2)
+
+
+def _say_if_nothing_was_split(context: RankContext) -> None:
+    if context.world_size > 1 and context.rank == 0 and not ledger.LEDGER.region_calls:
+        notice.notice(
+            "nothing was split: no module was called with a batch from a DataLoader, so every device computed all of "
+            "it. Wrap the batch: `x = samestep.shard(x)`, or the model: `model = torch.nn.DataParallel(model)`."
+        )

@@ -1,0 +1,55 @@
+"""Every name of torch's that is not documented as public and that Samestep leans on, in one place.
+
+Each is checked at import: with a torch that lacks one, the message says which, instead of an AttributeError later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from samestep.errors import SamestepError
+
+_NEEDED = {
+    "torch.autograd.Variable._execution_engine.queue_callback": "gradient reduction at the end of backward",
+    "torch._C._current_graph_task_id": "telling one backward from the next",
+    "torch._C.DisableTorchFunctionSubclass": "reading a wrapper's own sizes (since torch 2.0)",
+    "torch.Tensor._make_wrapper_subclass": "GlobalTensor",
+    "torch.distributed.ProcessGroupGloo": "process groups that the script does not see",
+    "torch._foreach_copy_": "copying gradients into buckets",
+    "torch.utils._python_dispatch.TorchDispatchMode": "deterministic random operations while a module is checked",
+}
+
+
+def _find(path: str) -> Any:
+    value: Any = torch
+    for name in path.split(".")[1:]:
+        value = getattr(value, name)
+    return value
+
+
+def require() -> None:
+    """Raise a `SamestepError` naming what this torch lacks, if anything."""
+    import torch.distributed
+    import torch.utils._python_dispatch  # noqa: F401
+
+    for path, purpose in _NEEDED.items():
+        try:
+            _find(path)
+        except AttributeError:
+            raise SamestepError(
+                f"torch {torch.__version__} has no `{path}`, which Samestep needs for {purpose}. "
+                "Use a torch release from 2.6 on that Samestep was tested with."
+            ) from None
+
+
+def after_backward(callback: Callable[[], None]) -> None:
+    """Call `callback` when the backward that is running ends; only from within a hook of it."""
+    torch.autograd.Variable._execution_engine.queue_callback(callback)
+
+
+def current_graph_task() -> int:
+    """A number for the backward that is running in this thread, -1 if none is."""
+    return torch._C._current_graph_task_id()

@@ -1,0 +1,159 @@
+"""The ranks of this run and the raw collectives between them.
+
+The process groups are objects of our own, never torch's default group: the script and its frameworks must
+believe that they are a single process (`torch.distributed.is_initialized()` stays False), else Ignite's metrics,
+for one, would all-reduce what is already global.
+
+Nothing here knows about autograd; `samestep.globalview.collectives` adds the gradients.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from samestep.errors import PeerLost
+from samestep.ledger import LEDGER
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Process groups of one kind of device.
+
+    `script` carries the collectives that the script's own thread issues, in program order. `buckets` carries the
+    gradient buckets, which start during backward: on a communicator of their own their order need not agree with
+    that of the script's collectives.
+    """
+
+    script: Any
+    buckets: Any
+
+
+class World:
+    """All ranks of a run as one of them sees it.
+
+    Attributes:
+        rank: this process's number, 0 … size-1; 0 is main.
+        size: the number of ranks.
+        groups: process groups by device type (`"cpu"` always, `"cuda"` with GPUs); empty with one rank.
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1, groups: dict[str, Groups] | None = None) -> None:
+        self.rank = rank
+        self.size = size
+        self.groups = groups or {}
+
+    def split(self, rows: int) -> tuple[int, ...]:
+        """Rows per rank of a batch of `rows`: contiguous blocks that differ by at most one (16 on 3: 6, 5, 5)."""
+        base, extra = divmod(rows, self.size)
+        return tuple(base + (r < extra) for r in range(self.size))
+
+    # ------------------------------------------------------------------ collectives
+    def all_reduce_(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum `tensor` over the ranks in place (any dtype but bool) and return it; contiguous tensors only."""
+        if self.size > 1:
+            wide = _summable(tensor)
+            self._finish(self._group(tensor).script.allreduce([wide]))
+            if wide is not tensor:
+                tensor.copy_(wide)
+        return tensor
+
+    def all_gather(self, local: torch.Tensor, dim: int, sizes: Sequence[int]) -> torch.Tensor:
+        """Concatenate every rank's `local` along `dim`; `sizes[r]` is the length of rank r's block.
+
+        Sent as bytes, so that every dtype can travel, padded to the longest block where the blocks differ.
+        """
+        if self.size == 1:
+            return local
+        rows_first = local.detach().movedim(dim, 0).resolve_conj().resolve_neg().contiguous()
+        row = rows_first.shape[1:]
+        row_bytes = row.numel() * local.element_size()
+        longest = max(sizes)
+        if longest * row_bytes == 0:
+            return local.new_empty(local.shape[:dim] + (sum(sizes),) + local.shape[dim + 1 :])
+        mine = rows_first.reshape(-1).view(torch.uint8)
+        if len(set(sizes)) > 1:
+            padded = mine.new_zeros(longest * row_bytes)
+            padded[: mine.numel()] = mine
+            mine = padded
+        everyone = mine.new_empty(self.size * longest * row_bytes)
+        self._finish(self._group(local).script._allgather_base(everyone, mine))
+        blocks = everyone.view(local.dtype).view(self.size * longest, *row)
+        if len(set(sizes)) > 1:
+            blocks = torch.cat([blocks[r * longest : r * longest + n] for r, n in enumerate(sizes)])
+        return blocks.movedim(0, dim) if dim else blocks
+
+    def broadcast_(self, tensor: torch.Tensor, source: int = 0) -> torch.Tensor:
+        """Overwrite a contiguous `tensor` by that of rank `source`."""
+        if self.size > 1:
+            options = torch.distributed.BroadcastOptions()
+            options.rootRank = source
+            options.rootTensor = 0
+            as_bytes = tensor.view(-1).view(torch.uint8) if tensor.dim() else tensor.view(1).view(torch.uint8)
+            self._finish(self._group(tensor).script.broadcast([as_bytes], options))
+        return tensor
+
+    def all_gather_objects(self, value: Any) -> list[Any]:
+        """Every rank's `value`, by rank; small picklable objects."""
+        if self.size == 1:
+            return [value]
+        mine = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+        lengths = self.all_gather(torch.tensor([mine.numel()]), 0, [1] * self.size).tolist()
+        everyone = self.all_gather(mine, 0, lengths)
+        return [pickle.loads(part.numpy().tobytes()) for part in everyone.split(lengths)]
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        self.all_reduce_(torch.zeros(1))
+
+    # ------------------------------------------------------------------ asynchronous sums
+    def start_script_sum(self, tensor: torch.Tensor) -> Any:
+        """Start summing a contiguous tensor over the ranks in the script's order; `finish_sum` waits for it."""
+        return self._group(tensor).script.allreduce([tensor]) if self.size > 1 else None
+
+    def start_bucket_sum(self, flat: torch.Tensor) -> Any:
+        """Start summing `flat` over the ranks on the buckets' communicator; `finish_sum` waits for it."""
+        return self._group(flat).buckets.allreduce([flat])
+
+    def finish_sum(self, work: Any) -> None:
+        """Wait for a bucket started before."""
+        self._finish(work)
+
+    def _group(self, tensor: torch.Tensor) -> Groups:
+        return self.groups[tensor.device.type]
+
+    def _finish(self, work: Any) -> None:
+        if work is None:
+            return
+        began = time.perf_counter()
+        try:
+            work.wait()
+        except RuntimeError as error:
+            raise PeerLost(f"rank {self.rank} lost its peers in a collective: {error}") from error
+        LEDGER.communication_s += time.perf_counter() - began
+
+
+def _summable(tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor` in a dtype that Gloo and NCCL can add (they refuse int16, and add bools as logical or)."""
+    if tensor.dtype in (torch.int16, torch.bool):
+        return tensor.to(torch.int64)
+    return tensor
+
+
+_current = World()
+
+
+def current() -> World:
+    """The world of this process: one rank unless Samestep launched it."""
+    return _current
+
+
+def install(world: World) -> None:
+    """Make `world` the one of this process."""
+    global _current
+    _current = world

@@ -1,0 +1,160 @@
+"""Runs scripts under plain Python and under the launcher, as processes of their own, to compare the two."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+import samestep.errors
+
+SOURCE = Path(samestep.errors.__file__).parent.parent
+HANG = 120.0  # only ever reached by a hang
+
+# The launcher without the rest of the product: every rank only runs the target.
+BARE = """\
+import sys
+import types
+
+def run_rank(context, target, explain):
+    import os
+    from samestep.launch.script import run_target
+    os.environ["TEST_RANK"] = str(context.rank)
+    run_target(target)
+
+session = types.ModuleType("samestep.session")
+session.run_rank = run_rank
+sys.modules["samestep.session"] = session
+from samestep.cli import main
+main(sys.argv[1:])
+"""
+
+
+@dataclass
+class Ended:
+    """What a process left: exit code and output."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass
+class Workshop:
+    """A directory to write scripts into and run them from."""
+
+    folder: Path
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def write(self, source: str, name: str = "script.py") -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source, encoding="utf-8")
+        return path
+
+    def plain(self, *words: str, stdin: str = "") -> Ended:
+        """Run `python WORDS`."""
+        return self._finish(self._start([sys.executable, *words]), stdin)
+
+    def run(self, *words: str, stdin: str = "", devices: str = "cpu:2") -> Ended:
+        """Run `samestep run --devices DEVICES WORDS`."""
+        return self._finish(self.start(*words, devices=devices), stdin)
+
+    def samestep(self, *words: str, **environment: str) -> Ended:
+        """Run `samestep WORDS`."""
+        return self._finish(self._start([sys.executable, str(self._driver()), *words], environment), "")
+
+    def start(self, *words: str, devices: str = "cpu:2") -> subprocess.Popen[str]:
+        """Start `samestep run` and return at once."""
+        return self._start([sys.executable, str(self._driver()), "run", "--devices", devices, *words])
+
+    def _driver(self) -> Path:
+        path = self.folder / "driver" / "bare.py"
+        if not path.exists():
+            path.parent.mkdir()
+            path.write_text(BARE, encoding="utf-8")
+        return path
+
+    def _start(self, command: list[str], extra: dict[str, str] | None = None) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=environment(extra),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.started.append(process)
+        return process
+
+    @staticmethod
+    def _finish(process: subprocess.Popen[str], stdin: str) -> Ended:
+        out, err = process.communicate(stdin, timeout=HANG)
+        return Ended(process.returncode, out, err)
+
+    def close(self) -> None:
+        for process in self.started:
+            if process.poll() is None:
+                kill_tree(process.pid)
+            for stream in (process.stdin, process.stdout, process.stderr):
+                if stream is not None:
+                    with contextlib.suppress(OSError):
+                        stream.close()
+            process.wait()
+
+
+def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
+    """This process's environment, with the package findable and nothing that decides about devices."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SAMESTEP_", "CUDA_"))}
+    return {**kept, "PYTHONPATH": str(SOURCE), **(extra or {})}
+
+
+def kill_tree(pid: int) -> None:
+    """Kill a process and all below it."""
+    with contextlib.suppress(psutil.Error):
+        top = psutil.Process(pid)
+        for process in [*top.children(recursive=True), top]:
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(signal.SIGKILL)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for something that must happen; a hang fails the test."""
+    end = time.monotonic() + HANG
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.02)
+
+
+def wait_for_files(folder: Path, *names: str) -> list[str]:
+    """Wait until files exist and are not empty; returns their texts."""
+    paths = [folder / name for name in names]
+    wait_until(lambda: all(path.exists() and path.read_text() for path in paths))
+    return [path.read_text() for path in paths]
+
+
+def gone(pids: list[int]) -> bool:
+    """Whether none of the processes runs any more (a zombie that nobody waits for does not run)."""
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                return False
+    return True
+
+
+def workshop(folder: Path) -> Iterator[Workshop]:
+    """The body of the fixture."""
+    made = Workshop(folder)
+    try:
+        yield made
+    finally:
+        made.close()

@@ -57,9 +57,9 @@ class World:
     def all_reduce_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum `tensor` over the ranks in place (any dtype but bool) and return it; contiguous tensors only."""
         if self.size > 1:
-            wide = _summable(tensor)
+            wide = _summable(_stored(tensor))
             self._finish(self._group(tensor).script.allreduce([wide]))
-            if wide is not tensor:
+            if wide.data_ptr() != tensor.data_ptr():
                 tensor.copy_(wide)
         return tensor
 
@@ -70,13 +70,16 @@ class World:
         """
         if self.size == 1:
             return local
-        rows_first = local.detach().movedim(dim, 0).resolve_conj().resolve_neg().contiguous()
+        rows_first = _stored(local).movedim(dim, 0).contiguous()
         row = rows_first.shape[1:]
         row_bytes = row.numel() * local.element_size()
         longest = max(sizes)
         if longest * row_bytes == 0:
             return local.new_empty(local.shape[:dim] + (sum(sizes),) + local.shape[dim + 1 :])
-        mine = rows_first.reshape(-1).view(torch.uint8)
+        flat = rows_first.reshape(-1)
+        if flat.stride(0) != 1:  # one element may keep any stride, and bytes can be viewed only at stride 1
+            flat = flat.new_empty(flat.shape).copy_(flat)
+        mine = flat.view(torch.uint8)
         if len(set(sizes)) > 1:
             padded = mine.new_zeros(longest * row_bytes)
             padded[: mine.numel()] = mine
@@ -86,7 +89,7 @@ class World:
         blocks = everyone.view(local.dtype).view(self.size * longest, *row)
         if len(set(sizes)) > 1:
             blocks = torch.cat([blocks[r * longest : r * longest + n] for r, n in enumerate(sizes)])
-        return blocks.movedim(0, dim) if dim else blocks
+        return blocks.movedim(0, dim).contiguous() if dim else blocks
 
     def broadcast_(self, tensor: torch.Tensor, source: int = 0) -> torch.Tensor:
         """Overwrite a contiguous `tensor` by that of rank `source`."""
@@ -136,6 +139,14 @@ class World:
         except RuntimeError as error:
             raise PeerLost(f"rank {self.rank} lost its peers in a collective: {error}") from error
         LEDGER.communication_s += time.perf_counter() - began
+
+
+def _stored(tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor` with its values in memory: autograd hands out zeros without storage, and lazy conjugates."""
+    plain = tensor.detach()
+    if plain._is_zerotensor():
+        return torch.zeros(plain.shape, dtype=plain.dtype, device=plain.device)
+    return plain.resolve_conj().resolve_neg()
 
 
 def _summable(tensor: torch.Tensor) -> torch.Tensor:

@@ -21,17 +21,22 @@ HANG = 120.0  # only ever reached by a hang
 
 # The launcher without the rest of the product: every rank only runs the target.
 BARE = """\
+import os
 import sys
 import types
 
+import samestep.errors
+
+SOURCE = '''
+import os
+from samestep.launch.script import run_target
+
 def run_rank(context, target, explain):
-    import os
-    from samestep.launch.script import run_target
     os.environ["TEST_RANK"] = str(context.rank)
     run_target(target)
-
+'''
 session = types.ModuleType("samestep.session")
-session.run_rank = run_rank
+exec(compile(SOURCE, samestep.errors.__file__.replace("errors", "session"), "exec"), session.__dict__)
 sys.modules["samestep.session"] = session
 from samestep.cli import main
 main(sys.argv[1:])
@@ -70,13 +75,14 @@ class Workshop:
 
     def samestep(self, *words: str, **environment: str) -> Ended:
         """Run `samestep WORDS`."""
-        return self._finish(self._start([sys.executable, str(self._driver()), *words], environment), "")
+        return self._finish(self._start([sys.executable, str(self.driver()), *words], environment), "")
 
     def start(self, *words: str, devices: str = "cpu:2") -> subprocess.Popen[str]:
         """Start `samestep run` and return at once."""
-        return self._start([sys.executable, str(self._driver()), "run", "--devices", devices, *words])
+        return self._start([sys.executable, str(self.driver()), "run", "--devices", devices, *words])
 
-    def _driver(self) -> Path:
+    def driver(self) -> Path:
+        """A program that is `samestep` with the stand-in session."""
         path = self.folder / "driver" / "bare.py"
         if not path.exists():
             path.parent.mkdir()

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from replica_harness import Step, alone, orders, play, race
 
-from replica_harness import Step, alone, orders, play
+from samestep.replica import files
 
 
 def nothing() -> None:
@@ -117,7 +118,7 @@ def logs() -> list[Step]:
     ]
 
 
-def array_in_place() -> list[float]:
+def array_in_place() -> Any:
     array = np.memmap("map.bin", dtype=np.float32, mode="w+", shape=(4,))
     array[:] = 3
     array.flush()
@@ -319,3 +320,129 @@ def test_every_rank_answers_as_a_lone_process(name: str, order: str) -> None:
     for rank, found in enumerate(answers):
         assert comparable(found) == comparable(expected), f"rank {rank}"
     assert files_found == files_expected
+
+
+@pytest.mark.parametrize("name", ["directories", "logs", "paths", "tools"])
+def test_nobody_waits_for_anybody(name: str) -> None:
+    make, setup = SCRIPTS[name]
+    steps = make()
+    expected, files_expected = alone(steps, setup)
+    for _ in range(5):
+        answers, files_found = race(steps, setup, 3)
+        for rank, (found,) in enumerate(answers):
+            assert comparable(found) == comparable(expected), f"rank {rank}"
+        assert files_found == files_expected
+
+
+def test_order_of_listing_is_the_same_on_all_ranks() -> None:
+    steps: list[Step] = [
+        lambda: os.listdir("data/images"),
+        lambda: write("data/images/zz", ""),
+        lambda: write("data/images/aa", ""),
+        lambda: os.listdir("data/images"),
+        lambda: [each.name for each in os.scandir("data/images")],
+        lambda: os.rename("data", "moved"),
+        lambda: os.listdir("moved/images"),
+        lambda: [str(each) for each in Path("moved").rglob("*")],
+    ]
+    expected, _ = alone(steps, some_data)
+    for order in orders(len(steps), 2).values():
+        (main, replica), _ = play(steps, some_data, order, 2)
+        assert main == replica
+        assert main[3] == sorted(expected[3])
+
+
+def test_file_names_and_errors_are_the_script_s() -> None:
+    def name_of_error(action: Callable[[], Any]) -> Any:
+        try:
+            action()
+        except OSError as error:
+            return str(error)
+
+    def name_of_file() -> str:
+        with open("out/log.txt", "a") as file:
+            return str(file.name)
+
+    steps: list[Step] = [
+        name_of_file,
+        lambda: name_of_error(lambda: text_of("missing/file")),
+        lambda: name_of_error(lambda: os.mkdir("out")),
+        lambda: name_of_error(lambda: os.rename("missing", "elsewhere")),
+        lambda: name_of_error(lambda: os.listdir("missing")),
+        lambda: name_of_error(lambda: os.rmdir("out")),
+        lambda: name_of_error(lambda: text_of("out")),
+    ]
+    expected, _ = alone(steps, some_data)
+    answers, _ = play(steps, some_data, orders(len(steps), 2)["in turn"], 2)
+    assert answers == [expected, expected]
+
+
+def test_bytes_and_descriptors() -> None:
+    def through_descriptor() -> Any:
+        descriptor = os.open("out", os.O_RDONLY)
+        try:
+            os.mkdir("made", dir_fd=descriptor)
+            inner = os.open("inner.txt", os.O_WRONLY | os.O_CREAT, dir_fd=descriptor)
+            os.write(inner, b"inner")
+            os.close(inner)
+            return os.stat("inner.txt", dir_fd=descriptor).st_size, os.fstat(descriptor).st_mode
+        finally:
+            os.close(descriptor)
+
+    def through_opener() -> str:
+        with open("opened.txt", "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            file.write("opened")
+        return oct(os.stat("opened.txt").st_mode)
+
+    steps: list[Step] = [
+        lambda: os.mkdir(b"binary"),
+        lambda: os.listdir(b"out"),
+        lambda: sorted(each.path for each in os.scandir(b"out")),
+        lambda: os.readlink(b"out/latest"),
+        through_descriptor,
+        lambda: sorted(os.listdir("out")),
+        through_opener,
+        lambda: os.stat(0).st_mode > 0,
+        lambda: os.mkdir("a\0b"),
+        lambda: os.stat(""),
+        lambda: open("/dev/null", "w").close(),
+        lambda: sorted(os.path.basename(each) for each in os.listdir("/proc/self/fd"))[:1],
+    ]
+    expected, files_expected = alone(steps, some_data)
+    for order in orders(len(steps), 2).values():
+        answers, found = play(steps, some_data, order, 2)
+        for rank, each in enumerate(answers):
+            assert sorted(map(str, comparable(each))) == sorted(map(str, comparable(expected))), f"rank {rank}"
+        assert found == files_expected
+
+
+def test_workers_share_the_view() -> None:
+    def in_worker() -> Any:
+        dataset: Any = [0, 1]
+        loader: Any = torch.utils.data.DataLoader(
+            dataset, num_workers=1, collate_fn=lambda rows: [text_of("out/log.txt"), os.path.exists("out/old")]
+        )
+        return list(loader)
+
+    steps: list[Step] = [
+        lambda: write("out/log.txt", "new", "a"),
+        lambda: shutil.rmtree("out/old"),
+        in_worker,
+    ]
+    expected, _ = alone(steps, some_data)
+    answers, _ = play(steps, some_data, orders(len(steps), 2)["main last"], 2)
+    assert answers == [expected, expected]
+
+
+def test_everything_is_taken_back(tmp_path: Path) -> None:
+    before = (open, os.open, os.stat, os.mkdir, torch.save, torch.load, sqlite3.connect, shutil.rmtree, os.listdir)
+    known = set(os.supports_dir_fd)
+    installs: list[Step] = [lambda: files.install_main(tmp_path), lambda: files.install_replica(tmp_path, 1)]
+    for install in installs:
+        install()
+        install()
+        assert os.mkdir is not before[3]
+        files.uninstall()
+        after = (open, os.open, os.stat, os.mkdir, torch.save, torch.load, sqlite3.connect, shutil.rmtree, os.listdir)
+        assert after == before
+        assert set(os.supports_dir_fd) == known

@@ -56,7 +56,7 @@ def threads_per_rank(n_ranks: int) -> int:
     return max(1, usable_cores() // n_ranks)
 
 
-_chosen: int | None = None
+_written: dict[str, str] = {}
 
 
 def set_thread_environment(n_ranks: int) -> int | None:
@@ -64,17 +64,12 @@ def set_thread_environment(n_ranks: int) -> int | None:
 
     Returns the number of threads per rank, or None if the user has set OMP_NUM_THREADS: then that holds.
     """
-    global _chosen
-    users = {name for name in THREAD_VARIABLES if name in os.environ}
-    if "OMP_NUM_THREADS" in users and _chosen is None:
-        return None
-    if _chosen is not None and os.environ.get("OMP_NUM_THREADS") == str(_chosen):
-        users = set()  # what stands there is ours, from an earlier call
-    _chosen = threads_per_rank(n_ranks)
+    chosen = threads_per_rank(n_ranks)
     for name in THREAD_VARIABLES:
-        if name not in users:
-            os.environ[name] = str(_chosen)
-    return _chosen
+        value = os.environ.get(name)
+        if value is None or value == _written.get(name):  # not set, or by an earlier call of this function
+            os.environ[name] = _written[name] = str(chosen)
+    return chosen if os.environ["OMP_NUM_THREADS"] == _written.get("OMP_NUM_THREADS") else None
 
 
 def _is_launchers(name: str) -> bool:

@@ -51,7 +51,7 @@ def run_target(target: ScriptTarget) -> None:
     assert path is not None, "check_target has refused this"
     _set_arguments(path, target, [path])
     if _has_main(path):
-        _set_first_path(path, always=True)
+        _set_first_path(_absolute(path), always=True)
         _run_module("__main__", False)
         return
     filename = _absolute(path)
@@ -150,9 +150,7 @@ def _set_first_path(directory: str, *, always: bool = False) -> None:
 
 def _absolute(path: str) -> str:
     """`__file__` of a script: made absolute, but not normalised, as the interpreter does it."""
-    if os.path.isabs(path):
-        return path
-    return os.path.join(os.getcwd(), path[2:] if path.startswith("./") else path)
+    return os.path.join(os.getcwd(), path)
 
 
 def _loader(filename: str) -> Any:

@@ -77,6 +77,7 @@ def show(error: BaseException) -> None:
     try:
         sys.excepthook(type(error), error, error.__traceback__)
     except BaseException as second:  # the interpreter lets nothing out of a hook, either
+        cut(second)
         write_error("Error in sys.excepthook:\n")
         sys.__excepthook__(type(second), second, second.__traceback__)
         write_error("\nOriginal exception was:\n")

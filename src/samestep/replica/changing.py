@@ -209,6 +209,8 @@ class ChangingFunctions:
         directory = self._is_dir(found)
         if directory and target.startswith(source + "/"):
             fail(errno.EINVAL, source)
+        if source.startswith(target + "/"):
+            fail(errno.ENOTEMPTY, source)
         if there is not None:
             if self._is_dir(there) != directory:
                 fail(errno.ENOTDIR if directory else errno.EISDIR, source)

@@ -2,6 +2,7 @@
 
 Main writes a line *before* it creates, changes or removes something: the path, and where a copy of what was there
 is kept (`null` if nothing was there). The first line about a path counts: it tells the state at the start of the run.
+Before the first change in a directory it also writes in what order the system lists it.
 So a replica that has looked at the real file, and then finds no line about it, has seen the file as it was.
 """
 
@@ -13,12 +14,15 @@ import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 from . import raw
 from .order import Changed
 
 _COPY_LIMIT = 64 << 20  # larger originals are kept only where it costs no copying
 _LINK_LIMIT = 1 << 30
+_ORDER_LIMIT = 20_000  # entries; the order of larger directories is not told
+_ORDER = "order"
 _NAME = "journal"
 
 
@@ -40,6 +44,7 @@ class JournalWriter:
             raw.mkdir(self._kept)
         self._fd = raw.open_fd(str(run_dir / _NAME), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._known: dict[str, str | None] = {}
+        self._listed: set[str] = set()
         self._numbers = itertools.count()
         self.changed = Changed()
 
@@ -95,9 +100,24 @@ class JournalWriter:
     def _note(self, path: str, kept: str | None) -> None:
         if path in self._known or absent_above(self._known, path):
             return
-        # One write with O_APPEND: lines of several threads or workers of main do not mix.
-        raw.write(self._fd, (json.dumps([path, kept]) + "\n").encode())
+        self._note_order(os.path.dirname(path))
+        self._write([path, kept])
         self._known[path] = kept
+
+    def _note_order(self, directory: str) -> None:
+        """Before the first change in a directory: the order in which the system lists it."""
+        if directory in self._listed:
+            return
+        self._listed.add(directory)
+        if self._known.get(directory, "") is not None:
+            with contextlib.suppress(OSError):
+                names = raw.listdir(directory)
+                if 1 < len(names) <= _ORDER_LIMIT:
+                    self._write([directory, names, _ORDER])
+
+    def _write(self, line: list[Any]) -> None:
+        # One write with O_APPEND: lines of several threads or workers of main do not mix.
+        raw.write(self._fd, (json.dumps(line) + "\n").encode())
 
     def _unshare(self, path: str, found: os.stat_result | None) -> None:
         """Copy an original that was kept as a link, if it is still there: the removal did not come about."""
@@ -140,6 +160,7 @@ class JournalReader:
         self._fd = raw.open_fd(str(run_dir / _NAME), os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._offset = 0
         self.known: dict[str, str | None] = {}
+        self.orders: dict[str, list[str]] = {}
         self.children: dict[str, set[str]] = {}
 
     def close(self) -> None:
@@ -159,7 +180,10 @@ class JournalReader:
         text = raw.pread(self._fd, size - offset, offset)
         text = text[: text.rfind(b"\n") + 1]
         for line in text.splitlines():
-            path, kept = json.loads(line)
+            path, kept, *rest = json.loads(line)
+            if rest:
+                self.orders.setdefault(path, kept)
+                continue
             self.children.setdefault(os.path.dirname(path), set()).add(os.path.basename(path))
             self.known.setdefault(path, kept)
         self._offset = offset + len(text)

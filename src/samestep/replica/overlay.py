@@ -183,6 +183,7 @@ class Overlay:
             fail(errno.ENOTDIR, path)
         found: dict[str, None] = {}
         if self.origin(path) is not None:
+            found.update(dict.fromkeys(self.journal.orders.get(path, ())))
             # Not `place`: the stand-in of a directory that main has removed holds no entries.
             if raw.lexists(path) and stat.S_ISDIR(raw.lstat(path).st_mode):
                 found.update(dict.fromkeys(raw.listdir(path)))

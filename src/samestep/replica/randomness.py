@@ -1,9 +1,9 @@
 """The same random numbers on every rank, also where Python would ask the operating system for them.
 
-A script branches on what it draws (a run's name, a shuffled split), so all ranks must draw alike. `random` and
-`numpy.random` are seeded from the operating system when they are imported; here they get a seed that all ranks share.
-torch's default generators need nothing: in a fresh process their seed is a constant. What comes straight from the
-system (`os.urandom`, `secrets`, `uuid.uuid4`, generators made without a seed) comes from a keyed stream instead:
+A script branches on what it draws (a run's name, a shuffled split), so all ranks must draw alike. `random`,
+`numpy.random` and torch's default CPU generator are seeded from the operating system in a fresh process; here they get
+a seed that all ranks share. torch's CUDA generators need nothing: their first seed is a constant. What comes straight
+from the system (`os.urandom`, `secrets`, `uuid.uuid4`, generators without a seed) comes from a keyed stream instead:
 SHAKE-256 of the shared seed, the stream's name and a counter. The shared seed must itself be a fresh secret of the
 system (128 bits or more), for `secrets` to remain what its name says.
 
@@ -20,6 +20,7 @@ Not covered: `torch.Generator().seed()`, a method of a C type that cannot be rep
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import os
@@ -28,7 +29,6 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 from . import raw
@@ -167,14 +167,14 @@ def _seed_generators(shared_seed: int) -> None:
     digest = hashlib.sha256(f"start {shared_seed}".encode()).digest()
     random.seed(int.from_bytes(digest, "little"))
 
-    def seed_numpy(module: ModuleType) -> None:
-        module.seed(int.from_bytes(digest[:4], "little"))
-
-    try:
+    with contextlib.suppress(ImportError):
         import numpy.random
-    except ImportError:
-        return
-    seed_numpy(numpy.random)
+
+        numpy.random.seed(int.from_bytes(digest[:4], "little"))
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        # Not `torch.manual_seed`: it would give the CUDA generators another seed than a plain process has.
+        torch.default_generator.manual_seed(int.from_bytes(digest[4:12], "little") >> 1)
 
 
 def _patch_random(patches: Patches) -> None:

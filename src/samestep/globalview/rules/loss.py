@@ -78,6 +78,8 @@ def _prepare(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return None
     placement = lead._placement
     assert isinstance(placement, Shard)
+    if 0 in placement.sizes:
+        return None
     local = _localize(func, bound, placement)
     return None if local is None else (bound, lead, placement, local)
 
@@ -104,7 +106,10 @@ def elementwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if ready is None:
         return NotImplemented
     bound, lead, placement, local = ready
-    shapes = {tuple(v.shape) for k, v in bound.items() if isinstance(v, torch.Tensor) and k not in ("weight", "pos_weight")}
+    shapes = {tuple(v.shape) for k, v in bound.items() if isinstance(v, torch.Tensor) and k != "pos_weight"}
+    per_class = bound.get("pos_weight")
+    if per_class is not None and per_class.dim() >= lead.dim():
+        return NotImplemented
     if len(shapes) != 1 or lead.numel() == 0 or lead._local.dtype in (torch.float16, torch.bfloat16):
         return NotImplemented
     if bound["reduction"] == "batchmean":

@@ -14,7 +14,7 @@ from samestep.globalview.tensor import GlobalTensor, partial
 
 
 def _shard_of(value: Any) -> Shard | None:
-    if type(value) is GlobalTensor and isinstance(value._placement, Shard):
+    if type(value) is GlobalTensor and isinstance(value._placement, Shard) and 0 not in value._placement.sizes:
         return value._placement
     return None
 

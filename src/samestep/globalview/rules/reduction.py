@@ -66,6 +66,8 @@ def _setup(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[GlobalTensor, 
     x = args[0] if args else None
     if type(x) is not GlobalTensor or not isinstance(x._placement, Shard) or not only_first_is_global(args, kwargs):
         return None
+    if 0 in x._placement.sizes:  # an operation that refuses zero rows must refuse, or not, on every rank
+        return None
     named = _named(func, args, kwargs)
     if named is None or named.get("out") is not None:
         return None

@@ -28,7 +28,8 @@ _NEW = "new_zeros new_ones new_empty new_full new_tensor"
 
 def _rows_first(x: Any) -> Shard | None:
     if type(x) is GlobalTensor and isinstance(x._placement, Shard) and x._placement.dim == 0:
-        return x._placement
+        # An operation that refuses zero rows must refuse, or not, on every rank.
+        return None if 0 in x._placement.sizes else x._placement
     return None
 
 
@@ -44,7 +45,9 @@ def batched(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
     def local(value: Any) -> Any:
         if type(value) is GlobalTensor:
-            return value._local if value._placement == placement else NotImplemented
+            # Only grids go with the samples; a sharded weight is not this rank's weight.
+            own = value is x or (name == "grid_sample" and value._placement == placement)
+            return value._local if own else NotImplemented
         return collectives.broadcast(value) if isinstance(value, torch.Tensor) else value
 
     new_args = [local(a) for a in args]

@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
+from samestep import world
 from samestep.globalview.census import pass_on
 from samestep.globalview.placement import Partial, Shard
 from samestep.globalview.rules.registry import register
-from samestep.globalview.tensor import GlobalTensor, numel_of, partial
+from samestep.globalview.tensor import GlobalTensor, fallback, numel_of, partial, shard_whole
 
 
 def _sharded(args: Any) -> Shard | None:
@@ -235,6 +236,8 @@ def join(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if kwargs.get("out") is not None or not isinstance(args[0], (tuple, list)) or not args[0]:
         return NotImplemented
     parts = args[0]
+    if all(type(p) is GlobalTensor and isinstance(p._placement, Partial) for p in parts):
+        return partial(func([p._local for p in parts], *args[1:], **kwargs))
     places = {p._placement for p in parts if type(p) is GlobalTensor and isinstance(p._placement, Shard)}
     if len(places) != 1 or not all(type(p) is GlobalTensor for p in parts):
         return NotImplemented
@@ -245,7 +248,9 @@ def join(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if any(p.dim() != parts[0].dim() or not isinstance(p._placement, Shard) for p in parts):
         return NotImplemented
     if not stacking and dim == placement.dim:
-        return NotImplemented
+        # The rows change owners: made whole, then dealt out evenly, so that a model called with them is split.
+        whole = fallback(func, args, kwargs)
+        return shard_whole(whole, dim, world.current().split(whole.size(dim)))
     local = func([p._local for p in parts], dim)
     return wrap_at(local, placement, placement.dim + (stacking and dim <= placement.dim))
 

@@ -20,14 +20,12 @@ class Net(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(1, 16, 3, padding=1)
         self.conv2 = nn.Conv2d(16, 32, 3, padding=1)
-        self.fc1 = nn.Linear(32 * 2 * 2, 64)
-        self.fc2 = nn.Linear(64, classes)
+        self.fc = nn.Linear(32 * 2 * 2, classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = F.max_pool2d(F.relu(self.conv1(x)), 2)
         x = F.max_pool2d(F.relu(self.conv2(x)), 2)
-        x = F.relu(self.fc1(x.flatten(1)))
-        return self.fc2(x)
+        return self.fc(x.flatten(1))
 
 
 def load(batch_size: int, seed: int) -> tuple[DataLoader, DataLoader]:
@@ -67,7 +65,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Handwritten digits, 8 by 8 pixels")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--lr", type=float, default=0.02)
     parser.add_argument("--momentum", type=float, default=0.9)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", default="digits.pt", help="where the checkpoint goes")

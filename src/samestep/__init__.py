@@ -34,7 +34,14 @@ if TYPE_CHECKING:
     from samestep.globalview.tensor import GlobalTensor as GlobalTensor
     from samestep.launch.api import launch as launch
     from samestep.parallel.data_parallel import DataParallel as DataParallel
-    from samestep.public import barrier, is_main, local, print_all, rank, shard, whole, world_size
+    from samestep.public import barrier as barrier
+    from samestep.public import is_main as is_main
+    from samestep.public import local as local
+    from samestep.public import print_all as print_all
+    from samestep.public import rank as rank
+    from samestep.public import shard as shard
+    from samestep.public import whole as whole
+    from samestep.public import world_size as world_size
 
 
 def __getattr__(name: str) -> Any:

@@ -59,7 +59,7 @@ def shard(tensor: torch.Tensor, dim: int = 0, sizes: Sequence[int] | None = None
     """
     here = world.current()
     if not -tensor.dim() <= dim < tensor.dim():
-        raise SamestepError(f"shard(…, dim={dim}): the tensor has {tensor.dim()} dimension(s), shape {tuple(tensor.shape)}.")
+        raise SamestepError(f"shard(…, dim={dim}): the tensor has shape {tuple(tensor.shape)}, no such dimension.")
     dim %= tensor.dim()
     if sizes is not None and (len(sizes) != here.size or sum(sizes) != tensor.size(dim) or min(sizes) < 0):
         raise SamestepError(
@@ -89,7 +89,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     if type(tensor) is not GlobalTensor:
         return tensor
     if not isinstance(tensor._placement, Shard):
-        raise SamestepError("local(tensor): this value is a sum over the ranks and has no rows; use samestep.whole(tensor).")
+        raise SamestepError("local(tensor): this is a sum over the ranks and has no rows; use samestep.whole(tensor).")
     return tensor._local
 
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
+import torch.distributed
 
 from samestep import ledger, notice, replica, torch_private, world
 from samestep.data import loader
@@ -18,6 +18,9 @@ from samestep.launch.context import RankContext
 from samestep.launch.script import ScriptTarget, run_target
 from samestep.parallel import data_parallel, region
 from samestep.tools import explain as explain_tool
+
+# Typed loosely: torch's stubs leave out the process groups and stores that are made here directly.
+dist: Any = torch.distributed
 
 #: A collective waits for hours if need be (a rank may validate for long); a dead peer ends it at once.
 _TIMEOUT = timedelta(days=2)
@@ -58,7 +61,7 @@ def _start(context: RankContext) -> None:
     replica.install(context.rank, context.world_size, context.run_dir, store, context.shared_seed)
 
 
-def _store(context: RankContext) -> dist.Store:
+def _store(context: RankContext) -> Any:
     main = context.rank == 0
     listener = context.store_listener
     fd = listener if isinstance(listener, int) or listener is None else listener.fileno()
@@ -72,29 +75,25 @@ def _store(context: RankContext) -> dist.Store:
     )
 
 
-def _groups(context: RankContext, store: dist.Store) -> dict[str, world.Groups]:
+def _groups(context: RankContext, store: Any) -> dict[str, world.Groups]:
     groups = {"cpu": world.Groups(_gloo(context, store, "script"), _gloo(context, store, "buckets"))}
     if context.selection.kind == "cuda":
         groups["cuda"] = world.Groups(_nccl(context, store, "script"), _nccl(context, store, "buckets"))
     return groups
 
 
-def _gloo(context: RankContext, store: dist.Store, purpose: str) -> Any:
+def _gloo(context: RankContext, store: Any, purpose: str) -> Any:
     options = dist.ProcessGroupGloo._Options()
     # Bound to loopback by address: nothing of a run on one machine is to be reached from outside.
     options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
     options._timeout = _TIMEOUT
-    return dist.ProcessGroupGloo(
-        dist.PrefixStore(f"gloo-{purpose}", store), context.rank, context.world_size, options
-    )
+    return dist.ProcessGroupGloo(dist.PrefixStore(f"gloo-{purpose}", store), context.rank, context.world_size, options)
 
 
-def _nccl(context: RankContext, store: dist.Store, purpose: str) -> Any:
+def _nccl(context: RankContext, store: Any, purpose: str) -> Any:
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = _TIMEOUT
-    return dist.ProcessGroupNCCL(
-        dist.PrefixStore(f"nccl-{purpose}", store), context.rank, context.world_size, options
-    )
+    return dist.ProcessGroupNCCL(dist.PrefixStore(f"nccl-{purpose}", store), context.rank, context.world_size, options)
 
 
 def _report(context: RankContext, where: str, seconds: float) -> None:

@@ -33,7 +33,7 @@ def _find(path: str) -> Any:
 def require() -> None:
     """Raise a `SamestepError` naming what this torch lacks, if anything."""
     import torch.distributed
-    import torch.utils._python_dispatch  # noqa: F401
+    import torch.utils._python_dispatch
 
     for path, purpose in _NEEDED.items():
         try:

@@ -57,9 +57,9 @@ class World:
     def all_reduce_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum `tensor` over the ranks in place (any dtype but bool) and return it; contiguous tensors only."""
         if self.size > 1:
-            wide = _summable(_stored(tensor))
+            wide = _summable(tensor)
             self._finish(self._group(tensor).script.allreduce([wide]))
-            if wide.data_ptr() != tensor.data_ptr():
+            if wide is not tensor:
                 tensor.copy_(wide)
         return tensor
 
@@ -75,7 +75,7 @@ class World:
         row_bytes = row.numel() * local.element_size()
         longest = max(sizes)
         if longest * row_bytes == 0:
-            return local.new_empty(local.shape[:dim] + (sum(sizes),) + local.shape[dim + 1 :])
+            return local.new_empty((*local.shape[:dim], sum(sizes), *local.shape[dim + 1 :]))
         flat = rows_first.reshape(-1)
         if flat.stride(0) != 1:  # one element may keep any stride, and bytes can be viewed only at stride 1
             flat = flat.new_empty(flat.shape).copy_(flat)
@@ -147,6 +147,11 @@ def _stored(tensor: torch.Tensor) -> torch.Tensor:
     if plain._is_zerotensor():
         return torch.zeros(plain.shape, dtype=plain.dtype, device=plain.device)
     return plain.resolve_conj().resolve_neg()
+
+
+def fresh(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous copy without history, to be summed in place."""
+    return _stored(tensor).clone(memory_format=torch.contiguous_format)
 
 
 def _summable(tensor: torch.Tensor) -> torch.Tensor:

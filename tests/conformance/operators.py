@@ -1,6 +1,6 @@
 """PyTorch's own operator database through global tensors, against plain tensors.
 
-Run under Samestep: `samestep run --devices cpu:2 tests/conformance/operators.py [--samples K] [--part I/N] [--only a,b]`.
+Run under Samestep: `samestep run --devices cpu:2 operators.py [--samples K] [--part I/N] [--only a,b]`.
 Every operator and sample with some tensor argument that has rows: that argument sharded along its first dimension and
 along its last, evenly, unevenly and with an empty shard; one argument or all of equal length. Value, dtype, shape and
 gradients must be those of the plain call; a sample that raises must raise the same type. Prints one JSON line per
@@ -32,6 +32,7 @@ EXCLUDED = {
     "sparse.sampled_addmm": "takes compressed sparse tensors, which are always whole",
     "sparse.mm": "takes compressed sparse tensors, which are always whole",
     "torch._scaled_mm": "its 8-bit dtype cannot be compared by torch.testing",
+    "resize_": "refused: a sharded tensor cannot change its shape in place",
     "as_strided": "speaks of storage, of which a sharded tensor has no global one",
 }
 
@@ -74,7 +75,7 @@ def attempt(op: Any, sample: Any, leaves: list[Any], grad: bool) -> tuple[str, A
         input, args, kwargs = sample
         with torch.set_grad_enabled(grad):
             out = op(input, *args, **kwargs)
-        outs = [o for o in tree_flatten(samestep.whole(out))[0]]
+        outs = tree_flatten(samestep.whole(out))[0]
         result: list[Any] = [o.detach().clone() if isinstance(o, torch.Tensor) else o for o in outs]
         if grad:
             tracked = [o for o in outs if isinstance(o, torch.Tensor) and o.requires_grad]
@@ -122,7 +123,8 @@ def judge(plain: tuple[str, Any], ours: tuple[str, Any]) -> str:
         return f"raised {ours[1]!r}"
     if len(plain[1]) != len(ours[1]):
         return f"{len(ours[1])} results instead of {len(plain[1])}"
-    return next((s for i, (a, b) in enumerate(zip(plain[1], ours[1], strict=True)) if (s := same(a, b, f"result {i}"))), "")
+    pairs = enumerate(zip(plain[1], ours[1], strict=True))
+    return next((s for i, (a, b) in pairs if (s := same(a, b, f"result {i}"))), "")
 
 
 def variants(sample: Any) -> list[tuple[set[int], int, int]]:
@@ -162,7 +164,8 @@ def run_operator(op: Any, limit: int, failures: list[dict[str, Any]]) -> int:
             why = next((f"rank {r}: {w}" for r, w in enumerate(everyone) if w), "")
             if why:
                 name = f"{op.name}{'.' + op.variant_test_name if op.variant_test_name else ''}"
-                failures.append({"op": name, "sample": number, "which": sorted(which), "dim": dim, "pattern": pattern, "why": why})
+                where = {"sample": number, "which": sorted(which), "dim": dim, "pattern": pattern}
+                failures.append({"op": name, **where, "why": why})
                 print(json.dumps(failures[-1]), flush=True)
                 break
     return count

@@ -17,7 +17,7 @@ import psutil
 import samestep.errors
 
 SOURCE = Path(samestep.errors.__file__).parent.parent
-HANG = 120.0  # only ever reached by a hang
+HANG = 60.0  # only ever reached by a hang
 
 # The launcher without the rest of the product: every rank only runs the target.
 BARE = """\

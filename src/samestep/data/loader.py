@@ -237,4 +237,4 @@ def _cut(tensor: torch.Tensor, rows: int) -> torch.Tensor:
 
 def install() -> None:
     """Let every `DataLoader` iterate over shards."""
-    DataLoader._get_iterator = get_iterator  # type: ignore[method-assign]
+    DataLoader._get_iterator = get_iterator  # type: ignore[method-assign, assignment]

@@ -12,15 +12,20 @@ from typing import Any
 
 import torch
 
-from samestep.globalview.collectives import AverageUnits
+from samestep.globalview.collectives import AverageUnits, apply
 from samestep.globalview.placement import Shard
 from samestep.globalview.tensor import WHERE, GlobalTensor, piece_of
 
 _torch_backward = torch.autograd.backward
 _torch_grad = torch.autograd.grad
 
-#: Set by `samestep.parallel.reducer`: whether a plain tensor gets gradients from inside regions.
-takes_region_gradients: Callable[[torch.Tensor], bool] = lambda tensor: False
+
+def _never(tensor: torch.Tensor) -> bool:
+    return False
+
+
+#: Set by `samestep.parallel.region`: whether a plain tensor gets gradients from inside regions.
+takes_region_gradients: Callable[[torch.Tensor], bool] = _never
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -80,7 +85,7 @@ def _seen_by_script(target: torch.Tensor, result: torch.Tensor | None) -> torch.
         # is None everywhere, which an empty or untouched piece of a model could break; zeros are its true value.
         if result is None:
             return None
-        return AverageUnits.apply(result)  # type: ignore[no-any-return]
+        return apply(AverageUnits, result)
     return result
 
 

@@ -14,6 +14,12 @@ from samestep import world
 from samestep.globalview.placement import Shard
 
 
+def apply(function: Any, *args: Any) -> torch.Tensor:
+    """`function.apply(*args)` of an autograd function with one output, which torch leaves untyped."""
+    result: torch.Tensor = function.apply(*args)
+    return result
+
+
 def _tracked(tensor: torch.Tensor) -> bool:
     return tensor.requires_grad and torch.is_grad_enabled()
 
@@ -44,7 +50,7 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, local: torch.Tensor, numerator: torch.Tensor | None, denominator: Any) -> torch.Tensor:
         if numerator is None:
-            return world.current().all_reduce_(local.detach().clone(memory_format=torch.contiguous_format))
+            return world.current().all_reduce_(world.fresh(local))
         return _ratio(numerator, denominator, local.dtype)
 
     @staticmethod
@@ -94,7 +100,7 @@ class AverageUnits(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, local: torch.Tensor) -> torch.Tensor:
         here = world.current()
-        return here.all_reduce_(local.detach().clone(memory_format=torch.contiguous_format)).div_(here.size)
+        return here.all_reduce_(world.fresh(local)).div_(here.size)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
@@ -103,20 +109,20 @@ class AverageUnits(torch.autograd.Function):
 
 def scale_units(grad: torch.Tensor, factor: float) -> torch.Tensor:
     """`grad * factor` at a region's border; see `ScaleUnits`."""
-    return ScaleUnits.apply(grad, factor) if _tracked(grad) else grad * factor  # type: ignore[no-any-return]
+    return apply(ScaleUnits, grad, factor) if _tracked(grad) else grad * factor
 
 
 def _ratio(numerator: torch.Tensor, denominator: Any, dtype: torch.dtype) -> torch.Tensor:
     # Adding the numerators and dividing once rounds as one device does (a mean of 13 hits in 15 is 13/15),
     # where adding quotients would round once more per rank.
-    total = world.current().all_reduce_(numerator.detach().clone(memory_format=torch.contiguous_format))
+    total = world.current().all_reduce_(world.fresh(numerator))
     return (total / denominator).to(dtype)
 
 
 def gather(local: torch.Tensor, placement: Shard) -> torch.Tensor:
     """Shard → whole. Forward: all-gather; backward: own block, no communication."""
     if _tracked(local):
-        return _Gather.apply(local, placement)  # type: ignore[no-any-return]
+        return apply(_Gather, local, placement)
     return world.current().all_gather(local, placement.dim, placement.sizes)
 
 
@@ -126,7 +132,7 @@ def cut(whole: torch.Tensor, placement: Shard, *, view: bool = False) -> torch.T
     `view=True` allows the block to share memory with `whole`: only for operands that nobody changes.
     """
     if _tracked(whole):
-        return _Cut.apply(whole, placement)  # type: ignore[no-any-return]
+        return apply(_Cut, whole, placement)
     block = whole.narrow(placement.dim, placement.offset, placement.rows)
     return block if view else block.clone()
 
@@ -138,17 +144,17 @@ def add_up(local: torch.Tensor, numerator: torch.Tensor | None = None, denominat
     still goes to `local`.
     """
     if _tracked(local):
-        return _Sum.apply(local, numerator, denominator)  # type: ignore[no-any-return]
+        return apply(_Sum, local, numerator, denominator)
     if numerator is not None:
         return _ratio(numerator, denominator, local.dtype)
-    return world.current().all_reduce_(local.detach().clone(memory_format=torch.contiguous_format))
+    return world.current().all_reduce_(world.fresh(local))
 
 
 def broadcast(whole: torch.Tensor) -> torch.Tensor:
     """A whole operand of a sharded operation. Forward: identity; backward: all-reduce."""
-    return _Broadcast.apply(whole) if _tracked(whole) else whole  # type: ignore[no-any-return]
+    return apply(_Broadcast, whole) if _tracked(whole) else whole
 
 
 def divide(whole: torch.Tensor) -> torch.Tensor:
     """Whole → Partial. Forward: divide by the number of ranks; backward: identity."""
-    return _Divide.apply(whole)  # type: ignore[no-any-return]
+    return apply(_Divide, whole)

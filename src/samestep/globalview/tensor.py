@@ -81,11 +81,15 @@ class GlobalTensor(torch.Tensor):
         return fallback(func, args, kwargs)
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         # Reached only where C++ code takes a tensor without asking `__torch_function__` (torch.tensor(x), custom
         # operators). Autograd is above this level, so a gradient would be lost here without a word.
-        if torch.is_grad_enabled() and func not in _NO_GRADIENT and any(
-            t._local.requires_grad for t in _globals_in((args, kwargs or {}))
+        if (
+            torch.is_grad_enabled()
+            and func not in _NO_GRADIENT
+            and any(t._local.requires_grad for t in _globals_in((args, kwargs or {})))
         ):
             raise NotImplementedError(
                 f"{func} was called on a sharded tensor that requires a gradient in a way that Samestep cannot "
@@ -105,9 +109,9 @@ class GlobalTensor(torch.Tensor):
         seen = self._seen
         if seen is not None:
             value, local_version, value_version = seen
-            if local._version == local_version and value._version == value_version:
-                if not tracked or value.requires_grad:
-                    return value if tracked else value.detach()
+            unchanged = local._version == local_version and value._version == value_version
+            if unchanged and (not tracked or value.requires_grad):
+                return value if tracked else value.detach()
         value = self._assemble(operation)
         if type(placement) is Partial or value.numel() * value.element_size() <= _REMEMBER_BYTES:
             self._seen = (value, local._version, value._version)
@@ -133,7 +137,7 @@ class GlobalTensor(torch.Tensor):
     # ------------------------------------------------------------------ cheap facts, without dispatch
     # `shape` and the like stay torch's own: the wrapper has the global sizes.
     @property
-    def requires_grad(self) -> bool:  # type: ignore[override]
+    def requires_grad(self) -> bool:
         return self._local.requires_grad
 
     @requires_grad.setter
@@ -154,7 +158,7 @@ class GlobalTensor(torch.Tensor):
         return self._local.grad_fn
 
     @property
-    def grad(self) -> torch.Tensor | None:  # type: ignore[override]
+    def grad(self) -> torch.Tensor | None:
         grad = self._local.grad
         if grad is None or type(self._placement) is not Shard:
             return grad
@@ -165,7 +169,7 @@ class GlobalTensor(torch.Tensor):
         self._local.grad = None if value is None else piece_of(value, self._placement)
 
     @property
-    def data(self) -> torch.Tensor:  # type: ignore[override]
+    def data(self) -> torch.Tensor:
         return GlobalTensor(self._local.data, self._placement, _shape(self), self._quotient)
 
     @data.setter
@@ -204,7 +208,7 @@ class GlobalTensor(torch.Tensor):
 
 _aten = torch.ops.aten
 _NO_GRADIENT = {_aten.detach.default, _aten._local_scalar_dense.default}
-_disabled = torch._C.DisableTorchFunctionSubclass
+_disabled: Any = torch._C.DisableTorchFunctionSubclass
 
 
 def _shape(tensor: torch.Tensor) -> torch.Size:
@@ -277,9 +281,8 @@ def mutates(func: Any, name: str, kwargs: dict[str, Any]) -> bool:
     return name.endswith("_") and not name.endswith("__")
 
 
-_IN_PLACE_DUNDERS = frozenset(
-    f"__i{op}__" for op in "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()
-)
+_IN_PLACE_OPERATORS = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift"
+_IN_PLACE_DUNDERS = frozenset(f"__i{operator}__" for operator in _IN_PLACE_OPERATORS.split(" "))
 
 
 def _fallback_in_place(func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -293,7 +296,10 @@ def _fallback_in_place(func: Any, name: str, args: Any, kwargs: dict[str, Any]) 
         if type(target) is GlobalTensor:
             # A copy, since whole values may be shared with what was looked at before.
             copies[id(target)] = target.whole(name).clone()
-    swap = lambda value: copies.get(id(value), value)  # noqa: E731
+
+    def swap(value: Any) -> Any:
+        return copies.get(id(value), value)
+
     new_args = tuple(swap(a) for a in args)
     new_kwargs = {k: type(v)(map(swap, v)) if isinstance(v, (tuple, list)) else swap(v) for k, v in kwargs.items()}
     plain_args, plain_kwargs = made_whole((new_args, new_kwargs), name)

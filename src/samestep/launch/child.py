@@ -127,7 +127,7 @@ def _replace_stream(name: str, stream: io.TextIOWrapper) -> None:
 def _text_stream(number: int, mode: Literal["r", "w"], like: object) -> io.TextIOWrapper:
     encoding = getattr(like, "encoding", None)
     errors = getattr(like, "errors", None)
-    return open(  # noqa: SIM115 (open for as long as the process lives)
+    return open(
         number,
         mode,
         buffering=1 if mode == "w" else -1,  # line by line, so that the log is complete when the rank is killed

@@ -17,6 +17,7 @@ from pathlib import Path
 from samestep.devices.environment import set_thread_environment
 from samestep.devices.spec import DeviceSelection
 from samestep.errors import SamestepError
+from samestep.launch import processes
 from samestep.launch.channel import LauncherEnd, RankEnd
 from samestep.launch.child import Birth, become_rank
 from samestep.launch.context import Closable, Program, RankContext
@@ -43,10 +44,13 @@ def run_ranks(
     threads = prepare(selection)
     with _directory(run_dir) as directory, Signals() as signals:
         lifeline, held = os.pipe()  # ranks see it close when this process, which alone holds one end, is gone
+        before = processes.descendants()  # now: a rank may start processes as soon as it is there
+        adopted = processes.adopt_orphans(True)
         try:
             ranks = _fork(program, selection, directory, threads, signals, (lifeline, held))
-            outcome = Supervisor(ranks, signals, tell).run()
+            outcome = Supervisor(ranks, signals, before, tell).run()
         finally:
+            processes.adopt_orphans(adopted)
             os.close(lifeline)
             os.close(held)
         if tell:

@@ -112,12 +112,13 @@ class Rank:
 
 
 class Supervisor:
-    """Runs the launcher's side of a run."""
+    """Runs the launcher's side of a run; `before` are the processes that were there before the ranks."""
 
-    def __init__(self, ranks: list[Rank], signals: Signals, tell: bool) -> None:
+    def __init__(self, ranks: list[Rank], signals: Signals, before: set[Any], tell: bool) -> None:
         self._ranks = ranks
         self._main = ranks[0]
         self._signals = signals
+        self._before = before
         self._tell = tell
         self._asked: Arrival | None = None  # the first signal that asked for the end
         self._asked_at = 0.0
@@ -126,17 +127,13 @@ class Supervisor:
 
     def run(self) -> Outcome:
         """Watch until no rank is left; then nothing that they started is left, either."""
-        own = {rank.pid for rank in self._ranks}
-        before = {process for process in processes.descendants() if process.pid not in own}
-        adopted = processes.adopt_orphans(True)
         try:
             while any(rank.alive for rank in self._ranks):
                 self._turn()
         finally:
             for rank in self._ranks:
                 rank.kill_now()
-            processes.kill(self._leftovers(before))
-            processes.adopt_orphans(adopted)
+            processes.kill(self._leftovers())
         return self._outcome()
 
     def _turn(self) -> None:
@@ -219,7 +216,7 @@ class Supervisor:
         times = [rank.failure.time for rank in self._ranks if rank.failure is not None]
         return min(times) if times else None
 
-    def _leftovers(self, before: set[Any]) -> set[Any]:
+    def _leftovers(self) -> set[Any]:
         """What must not outlive the run.
 
         After a run that went well that is only what the hidden ranks have started: what main has left running, it has
@@ -227,7 +224,7 @@ class Supervisor:
         """
         if self._asked is None and self._first_failure() is None and all(rank.done for rank in self._ranks):
             return {process for process in self._hidden if process.is_running()}
-        return processes.descendants() - before
+        return processes.descendants() - self._before
 
     def _outcome(self) -> Outcome:
         world = len(self._ranks)

@@ -21,7 +21,7 @@ def _digest(tensor: torch.Tensor) -> int:
 def make_equal(module: nn.Module, name: str) -> None:
     """Compare all parameters and buffers over the ranks; if some differ, take main's and say so once."""
     state = [*module.named_parameters(), *module.named_buffers()]
-    state = [(key, t) for key, t in state if not isinstance(t, nn.parameter.UninitializedTensorMixin)]
+    state = [(key, t) for key, t in state if not isinstance(t, (nn.UninitializedParameter, nn.UninitializedBuffer))]
     here = world.current()
     mine = torch.tensor([_digest(t) for _, t in state] or [0], dtype=torch.int64)
     everyone = here.all_gather(mine, 0, [mine.numel()] * here.size).view(here.size, -1)

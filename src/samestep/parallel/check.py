@@ -66,7 +66,9 @@ def decide(module: nn.Module, args: Any, kwargs: Any, placement: Shard, enter: C
     if reasons:
         return Plan(False, reasons[0])
     layouts = _agreed([o for o in everyone if not isinstance(o, str)])
-    return Plan(False, "its outputs do not keep the rows in one dimension") if layouts is None else Plan(True, "", layouts)
+    if layouts is None:
+        return Plan(False, "its outputs do not keep the rows in one dimension")
+    return Plan(True, "", layouts)
 
 
 def _try_rows(

@@ -152,7 +152,7 @@ class _EnterWhole(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return collectives.AverageUnits.apply(grad)
+        return collectives.apply(collectives.AverageUnits, grad)
 
 
 def enter(nest: Any, placement: Shard, *, detached: bool = False) -> Any:
@@ -165,12 +165,12 @@ def enter(nest: Any, placement: Shard, *, detached: bool = False) -> Any:
             p = tensor._placement
             if isinstance(p, Shard) and p.sizes == placement.sizes:
                 local = tensor._local
-                return _EnterShard.apply(local) if tracking and local.requires_grad else local  # type: ignore[no-any-return]
+                return collectives.apply(_EnterShard, local) if tracking and local.requires_grad else local
             tensor = tensor.whole("argument of a module")
         if tensor.dim() and tensor.size(0) == rows and not isinstance(tensor, nn.Parameter):
             local = collectives.cut(tensor, Shard(0, placement.sizes), view=True)
-            return _EnterShard.apply(local) if tracking and local.requires_grad else local  # type: ignore[no-any-return]
-        return _EnterWhole.apply(tensor) if tracking and tensor.requires_grad else tensor  # type: ignore[no-any-return]
+            return collectives.apply(_EnterShard, local) if tracking and local.requires_grad else local
+        return collectives.apply(_EnterWhole, tensor) if tracking and tensor.requires_grad else tensor
 
     return map_tensors(take, nest)
 
@@ -186,7 +186,7 @@ def leave(output: Any, plan: Plan, placement: Shard, buckets: list[Bucket], name
             raise RuntimeError(f"{name} returned more tensors than at its first call; it cannot be split safely.")
         if layout.kind == "constant":
             if tensor.requires_grad and torch.is_grad_enabled():
-                return _LeaveConstant.apply(tensor, buckets)  # type: ignore[no-any-return]
+                return collectives.apply(_LeaveConstant, tensor, buckets)
             return tensor
         sizes = placement.sizes if layout.per_row == 1 else tuple(n * layout.per_row for n in placement.sizes)
         place = Shard(layout.dim, sizes)

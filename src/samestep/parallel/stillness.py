@@ -59,7 +59,8 @@ def deterministic_random() -> Iterator[None]:
     """Within: torch's random operations give constants; after: all streams stand where they stood."""
     python = random.getstate()
     numpy = _numpy_state()
-    with torch.random.fork_rng(devices=_cuda_devices()), _Deterministic():
+    mode: Any = _Deterministic
+    with torch.random.fork_rng(devices=_cuda_devices()), mode():
         yield
     random.setstate(python)
     if numpy is not None:

@@ -20,9 +20,7 @@ def collect(devices: str, ranks: int, seconds: float) -> dict[str, Any]:
     return {
         "devices": devices,
         "ranks": ranks,
-        "batches": [
-            {"rows": sum(sizes), "sizes": list(sizes), "count": n} for sizes, n in LEDGER.cuts.most_common()
-        ],
+        "batches": [{"rows": sum(sizes), "sizes": list(sizes), "count": n} for sizes, n in LEDGER.cuts.most_common()],
         "whole_batches": dict(LEDGER.whole_batches),
         "regions": dict(LEDGER.regions),
         "region_calls": LEDGER.region_calls,

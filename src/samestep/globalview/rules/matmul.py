@@ -41,11 +41,11 @@ def matmul(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return NotImplemented
 
 
-def linear(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def linear(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`F.linear` with whole weights."""
     if kwargs.keys() - {"bias"} or not 2 <= len(args) + len(kwargs) <= 3:
         return NotImplemented
-    x, *weights = (*args, *kwargs.values())
+    x, *weights = [*args, *kwargs.values()]
     placement = _shard_of(x)
     if placement is None or placement.dim == x.dim() - 1 or any(type(w) is GlobalTensor for w in weights):
         return NotImplemented

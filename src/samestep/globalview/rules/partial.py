@@ -14,12 +14,14 @@ from samestep.globalview import collectives
 from samestep.globalview.placement import Partial
 from samestep.globalview.tensor import GlobalTensor, partial
 
-_SUMS = frozenset("add sub subtract __add__ __radd__ __sub__ __rsub__ rsub".split())
-_IN_PLACE_SUMS = frozenset("add_ sub_ subtract_ __iadd__ __isub__".split())
-_PRODUCTS = frozenset("mul multiply __mul__ __rmul__".split())
-_QUOTIENTS = frozenset("div divide true_divide __truediv__ __div__".split())
-_SAME = frozenset("neg negative __neg__ clone contiguous positive __pos__ cpu cuda pin_memory".split())
-_CASTS = frozenset("to float double half bfloat16 type".split())
+_SUMS = frozenset(["add", "sub", "subtract", "__add__", "__radd__", "__sub__", "__rsub__", "rsub"])
+_IN_PLACE_SUMS = frozenset(["add_", "sub_", "subtract_", "__iadd__", "__isub__"])
+_PRODUCTS = frozenset(["mul", "multiply", "__mul__", "__rmul__"])
+_QUOTIENTS = frozenset(["div", "divide", "true_divide", "__truediv__", "__div__"])
+_SAME = frozenset(
+    ["neg", "negative", "__neg__", "clone", "contiguous", "positive", "__pos__", "cpu", "cuda", "pin_memory"]
+)
+_CASTS = frozenset(["to", "float", "double", "half", "bfloat16", "type"])
 
 
 def linear(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -111,7 +113,9 @@ def _scaled(func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     if not _is_float(value):
         exact = isinstance(factor, int) and not isinstance(factor, bool) and name in _PRODUCTS
-        return partial(func(left._local, right) if value is left else func(left, right._local)) if exact else NotImplemented
+        if not exact:
+            return NotImplemented
+        return partial(func(left._local, right) if value is left else func(left, right._local))
     if isinstance(factor, torch.Tensor):
         if type(factor) is GlobalTensor:
             return NotImplemented

@@ -41,7 +41,7 @@ __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __di
 __rfloordiv__ __mod__ __rmod__ __pow__ __rpow__ __and__ __rand__ __or__ __ror__ __xor__ __rxor__ __lshift__
 __rlshift__ __rshift__ __rrshift__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__
 """
-_SAME_ELEMENTS = frozenset("to long int64 cpu cuda clone contiguous pin_memory detach".split())
+_SAME_ELEMENTS = frozenset(["to", "long", "int64", "cpu", "cuda", "clone", "contiguous", "pin_memory", "detach"])
 IN_PLACE_DUNDERS = """
 __iadd__ __isub__ __imul__ __itruediv__ __idiv__ __ifloordiv__ __imod__ __ipow__ __iand__ __ior__ __ixor__
 __ilshift__ __irshift__
@@ -99,9 +99,7 @@ def _same_rows(a: GlobalTensor, p: Shard, b: GlobalTensor, q: Shard) -> bool:
     return p.sizes == q.sizes and a._local.dim() - p.dim == b._local.dim() - q.dim
 
 
-def _aligned(
-    args: Any, kwargs: dict[str, Any], lead: GlobalTensor
-) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+def _aligned(args: Any, kwargs: dict[str, Any], lead: GlobalTensor) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     placement = lead._placement
     assert isinstance(placement, Shard)
     from_right = lead._local.dim() - placement.dim

@@ -13,14 +13,13 @@ from samestep.globalview.tensor import GlobalTensor, numel_of, partial
 #: Reduce the named dimensions (one or several).
 _REDUCING = """
 sum mean prod any all amax amin max min argmax argmin std var norm logsumexp median nanmedian mode nansum nanmean
-count_nonzero var_mean std_mean aminmax vector_norm quantile kthvalue
+count_nonzero var_mean std_mean aminmax vector_norm kthvalue
 """
 #: Keep the shape, work along one dimension.
 _ALONG = """
 softmax log_softmax softmin normalize cumsum cumprod logcumsumexp cummax cummin sort argsort msort flip roll
 glu topk
 """
-_DIM_AFTER_K = frozenset({"topk", "kthvalue", "roll", "norm", "vector_norm", "normalize", "quantile"})
 
 
 def _dims(value: Any, ndim: int) -> tuple[int, ...] | None:
@@ -33,33 +32,74 @@ def _dims(value: Any, ndim: int) -> tuple[int, ...] | None:
     return tuple(d % ndim for d in value)
 
 
+#: The parameters after the first, by function; a function with several signatures is told apart in `_named`.
+_PARAMETERS: dict[str, tuple[str, ...]] = {
+    "topk": ("k", "dim", "largest", "sorted", "out"),
+    "kthvalue": ("k", "dim", "keepdim", "out"),
+    "norm": ("p", "dim", "keepdim", "dtype"),
+    "linalg_norm": ("ord", "dim", "keepdim", "dtype", "out"),
+    "vector_norm": ("ord", "dim", "keepdim", "dtype", "out"),
+    "normalize": ("p", "dim", "eps", "out"),
+    "roll": ("shifts", "dims"),
+    "flip": ("dims",),
+    "sort": ("dim", "descending", "stable", "out"),
+    "argsort": ("dim", "descending", "stable"),
+    "msort": (),
+    "glu": ("dim",),
+    "logcumsumexp": ("dim", "out"),
+    "cummax": ("dim", "out"),
+    "cummin": ("dim", "out"),
+    "cumsum": ("dim", "dtype", "out"),
+    "cumprod": ("dim", "dtype", "out"),
+    **dict.fromkeys(("softmax", "log_softmax", "softmin"), ("dim", "dtype", "out")),
+    **dict.fromkeys(("std", "var", "var_mean", "std_mean"), ("dim", "unbiased", "keepdim", "correction", "out")),
+    **dict.fromkeys(
+        ("sum", "mean", "nansum", "nanmean", "prod"), ("dim", "keepdim", "dtype", "axis", "keepdims", "out")
+    ),
+    **dict.fromkeys(
+        [
+            "any",
+            "all",
+            "amax",
+            "amin",
+            "max",
+            "min",
+            "argmax",
+            "argmin",
+            "logsumexp",
+            "median",
+            "nanmedian",
+            "mode",
+            "count_nonzero",
+            "aminmax",
+        ],
+        ("dim", "keepdim", "axis", "keepdims", "out"),
+    ),
+}
+
+
+def _plain_name(func: Any) -> str:
+    name: str = func.__name__
+    for prefix in ("special_", "linalg_"):
+        if name.startswith(prefix) and name != "linalg_norm":
+            return name[len(prefix) :]
+    return name
+
+
 def _named(func: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    name = func.__name__
-    if name in ("topk", "kthvalue"):
-        return bind(args, kwargs, "k", "dim", "keepdim" if name == "kthvalue" else "largest", "sorted", "out")
-    if name in ("norm", "vector_norm"):
-        return bind(args, kwargs, "ord" if name == "vector_norm" or "ord" in kwargs else "p", "dim", "keepdim", "dtype")
-    if name == "normalize":
-        return bind(args, kwargs, "p", "dim", "eps", "out")
-    if name == "quantile":
+    name = _plain_name(func)
+    names = _PARAMETERS.get(name)
+    if names is None or (args[1:2] and isinstance(args[1], bool)):  # `x.std(False)`: unbiased, not a dimension
         return None
-    if name == "roll":
-        return bind(args, kwargs, "shifts", "dims")
-    if name in ("std", "var", "var_mean", "std_mean"):
-        if any(isinstance(a, bool) for a in args[1:2]):
-            return None
-        return bind(args, kwargs, "dim", "unbiased", "keepdim", "correction")
-    if name in ("sort", "argsort"):
-        return bind(args, kwargs, "dim", "descending", "stable")
-    if name in ("softmax", "log_softmax", "softmin") and not hasattr(func, "__objclass__") and "_stacklevel" in (
-        getattr(getattr(func, "__code__", None), "co_varnames", ())
-    ):
-        return bind(args, kwargs, "dim", "_stacklevel", "dtype")
-    if name in ("softmax", "log_softmax", "cumsum", "cumprod", "logcumsumexp"):
-        return bind(args, kwargs, "dim", "dtype")
-    if name == "flip":
-        return {"dims": args[1:] if len(args) > 2 else (args[1] if len(args) > 1 else kwargs.get("dims"))}
-    return bind(args, kwargs, "dim", "keepdim", "dtype", "axis", "keepdims")
+    if name in ("softmax", "log_softmax", "softmin") and "_stacklevel" in _locals_of(func):
+        names = ("dim", "_stacklevel", "dtype")  # the Python functions of torch.nn.functional
+    if name == "flip" and len(args) > 2:
+        return {"dims": args[1:]}
+    return bind(args, kwargs, *names)
+
+
+def _locals_of(func: Any) -> tuple[str, ...]:
+    return getattr(getattr(func, "__code__", None), "co_varnames", ())
 
 
 def _setup(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[GlobalTensor, Shard, dict[str, Any]] | None:
@@ -76,7 +116,7 @@ def _setup(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[GlobalTensor, 
 
 def reducing(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """A reduction: over other dimensions it stays sharded; sums and means over the sharded one become Partial."""
-    name = func.__name__
+    name = _plain_name(func)
     ready = _setup(func, args, kwargs)
     if ready is None:
         return _of_partial(func, name, args, kwargs)
@@ -89,7 +129,7 @@ def reducing(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     keep = bool(named.get("keepdim", named.get("keepdims", False)))
     if placement.dim in dims:
         return _over_rows(name, x, dims, keep, named) if name in ("sum", "mean") else NotImplemented
-    if name == "norm" and (isinstance(named.get("p"), str)):
+    if isinstance(named.get("p"), str):  # "fro" and "nuc" are matrix norms
         return NotImplemented
     result = func(x._local, *args[1:], **kwargs)
     new_dim = placement.dim if keep else placement.dim - sum(d < placement.dim for d in dims)
@@ -110,7 +150,7 @@ def _over_rows(name: str, x: GlobalTensor, dims: tuple[int, ...], keep: bool, na
     if name == "sum":
         return partial(local.sum(dims, keepdim=keep, dtype=dtype))
     count = numel_of(x.size(d) for d in dims)
-    result_dtype = dtype or local.dtype
+    result_dtype: torch.dtype = dtype or local.dtype
     if count == 0 or not result_dtype.is_floating_point:
         return NotImplemented
     # Half precision is added up in single precision, as torch's own mean does, else the sum could overflow.
@@ -137,7 +177,7 @@ def along(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if ready is None:
         return NotImplemented
     x, placement, named = ready
-    name = func.__name__
+    name = _plain_name(func)
     default = {"normalize": 1, "sort": -1, "argsort": -1, "topk": -1, "glu": -1, "msort": 0}.get(name)
     dim = named.get("dim", named.get("dims", default))
     if dim is None:

@@ -35,12 +35,16 @@ def _rows_first(x: Any) -> Shard | None:
 
 def batched(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """The function on the rank's samples; whole tensors among the arguments are weights."""
-    x = args[0] if args else None
+    if not args:
+        return NotImplemented
+    x = args[0]
     placement = _rows_first(x)
     name = func.__name__
     # `boolean_dispatch` hides the name of F.max_pool2d and its kind.
     ndim = _BATCHED.get(name, _NAMES.get(func, 0))
     if placement is None or (ndim and x.dim() != ndim):
+        return NotImplemented
+    if name == "grid_sample" and any(type(v) is torch.Tensor for v in (*args, *kwargs.values())):
         return NotImplemented
 
     def local(value: Any) -> Any:

@@ -80,9 +80,14 @@ def reshape(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     x = args[0]
     name = func.__name__
     if placement is None:
-        if type(x) is GlobalTensor and type(x._placement) is Partial and name in ("view", "reshape", "flatten"):
-            if all(isinstance(a, (int, tuple, list, torch.Size)) for a in (*args[1:], *kwargs.values())):
-                return partial(func(x._local, *args[1:], **kwargs))
+        plain = all(isinstance(a, (int, tuple, list)) for a in (*args[1:], *kwargs.values()))
+        if (
+            plain
+            and type(x) is GlobalTensor
+            and type(x._placement) is Partial
+            and name in ("view", "reshape", "flatten")
+        ):
+            return partial(func(x._local, *args[1:], **kwargs))
         return NotImplemented
     new = _target_shape(name, x, args, kwargs)
     if new is None:

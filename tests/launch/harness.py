@@ -65,9 +65,9 @@ class Workshop:
         path.write_text(source, encoding="utf-8")
         return path
 
-    def plain(self, *words: str, stdin: str = "") -> Ended:
+    def plain(self, *words: str, stdin: str = "", **environment: str) -> Ended:
         """Run `python WORDS`."""
-        return self._finish(self._start([sys.executable, *words]), stdin)
+        return self._finish(self._start([sys.executable, *words], environment), stdin)
 
     def run(self, *words: str, stdin: str = "", devices: str = "cpu:2") -> Ended:
         """Run `samestep run --devices DEVICES WORDS`."""

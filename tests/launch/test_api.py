@@ -44,5 +44,6 @@ def test_returns_mains_result_or_raises(shop: Workshop) -> None:
     assert lines[2] == "launch on 2 CPU processes failed (exit code 1):"
     assert "ValueError: not this" in lines
     assert f'  File "{path}", line 8, in work' in lines
+    assert '    raise ValueError("not this")' in lines
     assert "launch on 2 CPU processes failed (exit code 3):" in lines
     assert lines[-1].startswith("devices 'cpu:0'")

@@ -30,7 +30,9 @@ def pids(shop: Workshop, *names: str) -> list[int]:
 
 def test_a_rank_alone_fails(shop: Workshop) -> None:
     path = shop.write(
-        PROLOGUE + "print('a line')\ndef deeper():\n    raise ValueError('only here')\nif rank == 1:\n    deeper()\n" + WAIT
+        PROLOGUE
+        + "print('a line')\ndef deeper():\n    raise ValueError('only here')\nif rank == 1:\n    deeper()\n"
+        + WAIT
     )
     found = shop.run("script.py")
     assert (found.code, found.out) == (1, "a line\n")
@@ -38,7 +40,7 @@ def test_a_rank_alone_fails(shop: Workshop) -> None:
         "samestep: rank 1 of 2 failed (exit code 1):\n"
         "Traceback (most recent call last):\n"
         f'  File "{path}", line 12, in <module>\n    deeper()\n'
-        f'  File "{path}", line 10, in deeper\n    raise ValueError(\'only here\')\n'
+        f"  File \"{path}\", line 10, in deeper\n    raise ValueError('only here')\n"
         "ValueError: only here\n"
         "samestep: the stdout of rank 1 ended with:\n  a line\n"
     )
@@ -216,7 +218,9 @@ def test_a_second_interrupt_kills(shop: Workshop) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_the_launcher_is_asked_to_end(shop: Workshop, number: signal.Signals) -> None:
-    shop.write(PROLOGUE + "say(f'child{rank}', subprocess.Popen(['sleep', '600']).pid)\nsay(f'ready{rank}', 1)\n" + WAIT)
+    shop.write(
+        PROLOGUE + "say(f'child{rank}', subprocess.Popen(['sleep', '600']).pid)\nsay(f'ready{rank}', 1)\n" + WAIT
+    )
     process = shop.start("script.py")
     wait_for_files(shop.folder, "ready0", "ready1")
     process.send_signal(number)
@@ -251,7 +255,9 @@ def test_a_killed_launcher_takes_the_ranks_with_it(shop: Workshop) -> None:
 
 def test_an_ignored_signal_stays_ignored(shop: Workshop) -> None:
     """As under `nohup`."""
-    shop.write(PROLOGUE + "say(f'ready{rank}', 1)\nwhile not os.path.exists('go'):\n    time.sleep(0.01)\nprint('end')\n")
+    shop.write(
+        PROLOGUE + "say(f'ready{rank}', 1)\nwhile not os.path.exists('go'):\n    time.sleep(0.01)\nprint('end')\n"
+    )
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         process = shop.start("script.py")

@@ -16,8 +16,9 @@ import sys, os, json
 import __main__
 print(json.dumps({
     "argv": sys.argv, "file": __file__, "name": __name__, "path0": sys.path[0], "orig": sys.orig_argv,
-    "globals": sorted(set(globals()) - {"json"}), "spec": __spec__ and __spec__.name, "package": __package__, "doc": __doc__,
-    "builtins": type(__builtins__).__name__, "loader": type(__loader__).__name__, "same": __main__.__dict__ is globals(),
+    "globals": sorted(set(globals()) - {"json"}), "spec": __spec__ and __spec__.name, "package": __package__,
+    "doc": __doc__, "same": __main__.__dict__ is globals(),
+    "builtins": type(__builtins__).__name__, "loader": type(__loader__).__name__,
 }, indent=1))
 """
 

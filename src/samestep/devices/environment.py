@@ -64,12 +64,15 @@ def set_thread_environment(n_ranks: int) -> int | None:
 
     Returns the number of threads per rank, or None if the user has set OMP_NUM_THREADS: then that holds.
     """
+    users = os.environ.get("OMP_NUM_THREADS")
+    if users is not None and users != _written.get("OMP_NUM_THREADS"):
+        return None  # and the others stay as they are: a smaller MKL_NUM_THREADS would overrule it in torch
     chosen = threads_per_rank(n_ranks)
     for name in THREAD_VARIABLES:
         value = os.environ.get(name)
         if value is None or value == _written.get(name):  # not set, or by an earlier call of this function
             os.environ[name] = _written[name] = str(chosen)
-    return chosen if os.environ["OMP_NUM_THREADS"] == _written.get("OMP_NUM_THREADS") else None
+    return chosen
 
 
 def _is_launchers(name: str) -> bool:

@@ -46,6 +46,8 @@ def take_census(tensor: Any, whole: torch.Tensor | None = None) -> Any:
     local = tensor._local
     if local.dtype != torch.int64 or local.dim() == 0 or tensor.numel() > _LARGEST or local.device.type != "cpu":
         return tensor
+    if local.is_inference():  # without a version counter a write would go unnoticed
+        return tensor
     if whole is not None:
         census = Census((whole == IGNORE_INDEX).sum(), None)
     else:
@@ -58,7 +60,7 @@ def take_census(tensor: Any, whole: torch.Tensor | None = None) -> Any:
 def pass_on(source: Any, result: Any) -> Any:
     """Let `result`, the same elements in another shape or device, keep the census of `source`."""
     known = source._census
-    if known is not None and known[1]._version == known[2]:
+    if known is not None and known[1]._version == known[2] and not result._local.is_inference():
         result._census = (known[0], result._local, result._local._version)
     return result
 

@@ -116,7 +116,8 @@ def _ratio(numerator: torch.Tensor, denominator: Any, dtype: torch.dtype) -> tor
     # Adding the numerators and dividing once rounds as one device does (a mean of 13 hits in 15 is 13/15),
     # where adding quotients would round once more per rank.
     total = world.current().all_reduce_(world.fresh(numerator))
-    return (total / denominator).to(dtype)
+    quotient: torch.Tensor = (total / denominator).to(dtype)
+    return quotient
 
 
 def gather(local: torch.Tensor, placement: Shard) -> torch.Tensor:

@@ -50,7 +50,10 @@ class GlobalTensor(torch.Tensor):
     #: Ignored targets counted ahead, see `samestep.globalview.census`.
     _census: Any
 
-    __slots__ = ("_census", "_local", "_placement", "_quotient", "_seen")
+    #: The name of the `grad_fn` that one device would print.
+    _origin: str | None
+
+    __slots__ = ("_census", "_local", "_origin", "_placement", "_quotient", "_seen")
 
     @staticmethod
     def __new__(
@@ -62,6 +65,7 @@ class GlobalTensor(torch.Tensor):
         facade._quotient = quotient
         facade._seen = None
         facade._census = None
+        facade._origin = None
         return facade
 
     def __init__(self, *_: Any) -> None:
@@ -113,6 +117,8 @@ class GlobalTensor(torch.Tensor):
             if unchanged and (not tracked or value.requires_grad):
                 return value if tracked else value.detach()
         value = self._assemble(operation)
+        if local.is_inference() or value.is_inference():  # no version counters: a write would go unnoticed
+            return value
         if type(placement) is Partial or value.numel() * value.element_size() <= _REMEMBER_BYTES:
             self._seen = (value, local._version, value._version)
         return value
@@ -202,6 +208,18 @@ class GlobalTensor(torch.Tensor):
         self, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False, inputs: Any = None
     ) -> None:
         torch.autograd.backward(self, gradient, retain_graph, create_graph, inputs=inputs)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        """As the whole tensor prints on one device."""
+        text = repr(self.whole("print").detach())
+        if not self._local.requires_grad:
+            return text
+        node = self._local.grad_fn
+        suffix = "requires_grad=True" if node is None else f"grad_fn=<{self._origin or node.name()}>"
+        return f"{text[:-1]}, {suffix})"
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
 
     __hash__ = torch.Tensor.__hash__
 
@@ -367,9 +385,18 @@ def wrap(local: torch.Tensor, placement: Shard) -> GlobalTensor:
     return GlobalTensor(local, placement, shape)
 
 
-def partial(local: torch.Tensor, quotient: tuple[torch.Tensor, Any] | None = None) -> GlobalTensor:
+def partial(
+    local: torch.Tensor, quotient: tuple[torch.Tensor, Any] | None = None, origin: str | None = None
+) -> GlobalTensor:
     """This rank's term of a sum over the ranks as a global tensor."""
-    return GlobalTensor(local, PARTIAL, local.shape, quotient)
+    result = GlobalTensor(local, PARTIAL, local.shape, quotient)
+    result._origin = origin
+    return result
+
+
+def node_name(tensor: torch.Tensor) -> str | None:
+    """The name of a tensor's `grad_fn`, as it prints."""
+    return tensor.grad_fn.name() if tensor.grad_fn is not None else None
 
 
 def numel_of(shape: Any) -> int:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import types
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -47,7 +48,7 @@ def launch(fn: Callable[..., Result], *args: Any, devices: str | None = None, **
     selection = resolve(devices)
     with tempfile.TemporaryDirectory(prefix="samestep-launch-") as name:
         directory = Path(name)
-        (directory / _CALL).write_bytes(_packed((fn, args, kwargs), "the function and its arguments"))
+        (directory / _CALL).write_bytes(_packed((fn, _source(fn), args, kwargs), "the function and its arguments"))
         code = _wait(_start(directory, selection))
         result, error = directory / _RESULT, directory / _ERROR
         if code == 0 and result.exists():
@@ -83,11 +84,18 @@ def serve(setup: dict[str, Any]) -> NoReturn:
 def _call(context: RankContext, *, directory: Path) -> None:
     """What each rank does. The call is unpacked here, not before the fork: its arguments may be tensors on a GPU."""
     run_callable = importlib.import_module("samestep.session").run_callable
-    fn, args, kwargs = pickle.loads((directory / _CALL).read_bytes())
+    fn, source, args, kwargs = pickle.loads((directory / _CALL).read_bytes())
+    if source is not None and _source(fn) != source:  # cloudpickle forgets the file, and tracebacks need it
+        fn.__code__ = fn.__code__.replace(co_filename=source)
     value = run_callable(context, fn, args, kwargs)
     if context.is_main:
         packed = _packed(value, "the result")
         (context.run_dir.parent / _RESULT).write_bytes(packed)
+
+
+def _source(fn: object) -> str | None:
+    """The file that a Python function is written in."""
+    return fn.__code__.co_filename if isinstance(fn, types.FunctionType) else None
 
 
 def _packed(value: object, what: str) -> bytes:

@@ -65,7 +65,9 @@ def _check_module(name: str) -> None:
     place = sys.path[0] if sys.path else None
     _set_first_path(os.getcwd())
     try:
-        found = bool(top) and (top in sys.modules or importlib.util.find_spec(top) is not None)
+        spec = importlib.util.find_spec(top) if top else None
+        # What is in a package is left to Python: it could only be found out by importing the package here.
+        found = spec is not None and (top == name or spec.submodule_search_locations is not None)
     except (ImportError, ValueError):
         found = False
     finally:
@@ -73,7 +75,7 @@ def _check_module(name: str) -> None:
             _set_first_path(place)
     if not found:
         hint = f"; for a file write samestep run {name}" if name.endswith(".py") else ""
-        raise SamestepError(f"no module named {top!r} is installed or in {os.getcwd()}{hint}")
+        raise SamestepError(f"no module named {name!r} is installed or in {os.getcwd()}{hint}")
 
 
 def _check_path(path: str) -> None:

@@ -24,6 +24,8 @@ from samestep.ledger import LEDGER
 #: Bytes per bucket. The first is small, so that communication starts early; as DDP's defaults.
 FIRST_BUCKET_BYTES = 1 << 20
 BUCKET_BYTES = 25 << 20
+#: Elements from which an operation of its own costs less than a second pass over the memory.
+_SMALL = 1 << 13
 
 
 class Bucket:
@@ -87,7 +89,6 @@ class Bucket:
         owners = [ref() for ref in self.parameters]
         missing = [i for i, p in enumerate(owners) if p is None or p.grad is None]
         counts = pieces[-1].tolist() if missing else None
-        flat.div_(here.size)
         targets, sources = [], []
         for i, p in enumerate(owners):
             if p is None or i in self.late or (p.grad is not None and p.grad.is_sparse):
@@ -98,13 +99,23 @@ class Bucket:
                 p.grad = torch.empty_like(p)
             targets.append(p.grad.detach())
             sources.append(pieces[i].view(p.shape))
-        if targets:
-            torch._foreach_copy_(targets, sources)
+        _write_means(targets, sources, here.size)
         for i in self.late:
             p = owners[i]
             if p is not None and p.grad is not None:
                 with torch.no_grad():
                     p.grad.copy_(here.all_reduce_(p.grad.detach().clone()).div_(here.size))
+
+
+def _write_means(targets: list[torch.Tensor], sums: list[torch.Tensor], ranks: int) -> None:
+    """`target = sum / ranks` for each pair, in one pass over large tensors, in one call for many small ones."""
+    small = [(t, s) for t, s in zip(targets, sums, strict=True) if t.numel() < _SMALL]
+    for target, total in zip(targets, sums, strict=True):
+        if target.numel() >= _SMALL:
+            torch.div(total, ranks, out=target)
+    if small:
+        torch._foreach_copy_([t for t, _ in small], [s for _, s in small])
+        torch._foreach_div_([t for t, _ in small], ranks)
 
 
 class Reducer:
@@ -191,18 +202,18 @@ class Reducer:
 
 
 def _grouped(parameters: Iterable[torch.nn.Parameter]) -> list[list[torch.nn.Parameter]]:
-    """Parameters in buckets of one dtype and device, of limited size."""
+    """Parameters in buckets of one dtype and device; a bucket is closed when it has reached its size."""
     groups: list[list[torch.nn.Parameter]] = []
-    open_groups: dict[Any, tuple[list[torch.nn.Parameter], int]] = {}
+    filling: dict[Any, tuple[list[torch.nn.Parameter], int]] = {}
     for p in parameters:
         key = (p.dtype, p.device)
-        group, size = open_groups.get(key, ([], 0))
-        limit = FIRST_BUCKET_BYTES if len(groups) <= 1 else BUCKET_BYTES
-        if not group or size + p.numel() * p.element_size() > limit:
-            group, size = [], 0
+        group, size = filling.get(key, ([], 0))
+        if not group:
             groups.append(group)
         group.append(p)
-        open_groups[key] = (group, size + p.numel() * p.element_size())
+        size += p.numel() * p.element_size()
+        limit = FIRST_BUCKET_BYTES if group is groups[0] else BUCKET_BYTES
+        filling[key] = ([], 0) if size >= limit else (group, size)
     return groups
 
 

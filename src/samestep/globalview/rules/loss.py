@@ -16,7 +16,7 @@ from samestep import world
 from samestep.globalview import collectives
 from samestep.globalview.census import census_of
 from samestep.globalview.placement import Shard
-from samestep.globalview.tensor import RULES, GlobalTensor, partial
+from samestep.globalview.tensor import RULES, GlobalTensor, node_name, partial
 
 #: Mean over every element of the (equally shaped) input and target.
 _ELEMENTWISE = (
@@ -95,9 +95,9 @@ def _finish(func: Any, local: dict[str, Any], reduction: str, placement: Shard, 
         return GlobalTensor(result, placement.at(0), shape)
     total = func(**{**local, "reduction": "sum"})
     if reduction == "sum":
-        return partial(total)
+        return partial(total, origin=node_name(total))
     denominator = count()
-    return partial(total / denominator, (total.detach(), denominator))
+    return partial(total / denominator, (total.detach(), denominator), node_name(total))
 
 
 def elementwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -147,8 +147,10 @@ def _wrap_all(result: Any, placement: Shard) -> Any:
 def _over_rows(name: str, x: GlobalTensor, dims: tuple[int, ...], keep: bool, named: dict[str, Any]) -> Any:
     dtype = named.get("dtype")
     local = x._local
+    everything = named.get("dim", named.get("axis")) is None
     if name == "sum":
-        return partial(local.sum(dims, keepdim=keep, dtype=dtype))
+        origin = "SumBackward0" if everything else None
+        return partial(local.sum(dims, keepdim=keep, dtype=dtype), origin=origin)
     count = numel_of(x.size(d) for d in dims)
     result_dtype: torch.dtype = dtype or local.dtype
     if count == 0 or not result_dtype.is_floating_point:
@@ -156,7 +158,8 @@ def _over_rows(name: str, x: GlobalTensor, dims: tuple[int, ...], keep: bool, na
     # Half precision is added up in single precision, as torch's own mean does, else the sum could overflow.
     wide = torch.float32 if result_dtype in (torch.float16, torch.bfloat16) else result_dtype
     numerator = local.sum(dims, keepdim=keep, dtype=wide)
-    return partial((numerator / count).to(result_dtype), (numerator.detach(), count))
+    origin = "MeanBackward0" if everything else "MeanBackward1"
+    return partial((numerator / count).to(result_dtype), (numerator.detach(), count), origin)
 
 
 def _of_partial(func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:

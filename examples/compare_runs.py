@@ -67,8 +67,9 @@ def table(runs: list[Run]) -> Table:
         shown.add_column(each.name, justify="right")
     for row in range(max(len(each.lines) for each in runs)):
         cells = [each.lines[row].split() if row < len(each.lines) else [] for each in runs]
-        first = cells[0]
-        shown.add_row(" ".join(first[:2]), *(" ".join(cell[2:]) if cell else "no such line" for cell in cells))
+        # "epoch 1 loss 0.4326 accuracy 0.9378": what is not a number in the first run's line names the row.
+        label = " ".join(word for i, word in enumerate(cells[0]) if i < 2 or not word[0].isdigit())
+        shown.add_row(label, *("  ".join(cell[3::2]) if cell else "no such line" for cell in cells))
     shown.add_section()
     differences = [f"{largest_relative_difference(runs[0].weights, each.weights):.1e}" for each in runs[1:]]
     shown.add_row("largest relative difference\nof the final weights", "", *differences)

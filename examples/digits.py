@@ -80,7 +80,7 @@ def main() -> None:
     for epoch in range(1, args.epochs + 1):
         loss = train_epoch(model, train, optimizer, device)
         accuracy = evaluate(model, test, device)
-        print(f"epoch {epoch} loss {loss:.6f} accuracy {accuracy:.4f}")
+        print(f"epoch {epoch} loss {loss:.4f} accuracy {accuracy:.4f}")
 
     torch.save({"model": model.state_dict(), "epochs": args.epochs}, args.out)
 

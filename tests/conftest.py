@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from running import Result, run_plain
 
 
@@ -20,3 +21,18 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Result]:
         return done[program]
 
     return run
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how near the programs came to one process: the largest difference, and with -v each program's."""
+    figures = [
+        (value, report.nodeid.partition("[")[2].rstrip("]"))
+        for report in terminalreporter.getreports("passed")
+        for name, value in report.user_properties
+        if name == "largest_relative_difference"
+    ]
+    if not figures:
+        return
+    terminalreporter.section("final weights against one process")
+    for value, case in sorted(figures, reverse=True)[: None if terminalreporter.verbosity > 0 else 3]:
+        terminalreporter.write_line(f"{value:.1e} {case}")

@@ -26,6 +26,7 @@ TIMEOUT_S = 60.0
 TOLERANCE = 1e-5
 
 _NUMBER = re.compile(r"-?\d+\.\d+(?:[eE][-+]?\d+)?")
+_FLOAT32_DIGITS = 7
 _TEXT_FILES = {".csv", ".json", ".txt", ".log", ".yaml"}
 
 
@@ -129,6 +130,7 @@ def differences(truth: str, other: str) -> str:
 
     Same means byte for byte, except that a printed decimal fraction may be off by one in its last digit. Numbers that
     agree to 1e-7 can still lie on two sides of a rounding boundary, on some processor, for some line in a thousand.
+    A number with more digits than float32 has (a log with full precision) need only agree as the weights must.
     """
     if _same_text(truth, other):
         return ""
@@ -145,9 +147,18 @@ def _same_text(truth: str, other: str) -> bool:
 def _same_number(a: str, b: str) -> bool:
     if a == b:
         return True
+    difference = abs(float(a) - float(b))
+    if min(_significant_digits(a), _significant_digits(b)) > _FLOAT32_DIGITS:
+        return difference <= TOLERANCE * abs(float(a))
     mantissa, _, exponent = a.lower().partition("e")
-    last_digit = 10.0 ** (int(exponent or 0) - len(mantissa.partition(".")[2]))
-    return abs(float(a) - float(b)) <= 1.001 * last_digit
+    decimals = len(mantissa.partition(".")[2])
+    if decimals != len(b.lower().partition("e")[0].partition(".")[2]):
+        return False
+    return difference <= 1.001 * 10.0 ** (int(exponent or 0) - decimals)
+
+
+def _significant_digits(number: str) -> int:
+    return len(number.lower().partition("e")[0].replace(".", "").lstrip("-0"))
 
 
 def assert_same(truth: Result, other: Result) -> float:

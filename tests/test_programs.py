@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from running import PROGRAMS, Result, assert_same, run_samestep
 
 NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))

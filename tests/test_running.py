@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from running import differences, largest_relative_difference
 
 
@@ -14,6 +15,7 @@ from running import differences, largest_relative_difference
         ("loss 0.1234", "loss 0.1235"),
         ("loss 0.1299 of 5", "loss 0.1300 of 5"),
         ("lr 1.25e-05", "lr 1.26e-05"),
+        ("0,8,0.9832234978675842,", "0,8,0.9832236170768738,"),
     ],
 )
 def test_same_lines(truth: str, other: str) -> None:
@@ -29,6 +31,7 @@ def test_same_lines(truth: str, other: str) -> None:
         ("loss 0.1234", "Loss 0.1234"),
         ("loss 0.1234", "loss 0.12340"),
         ("loss 0.1234", "loss nan"),
+        ("0,8,0.9832234978675842,", "0,8,0.9842236170768738,"),
     ],
 )
 def test_other_lines(truth: str, other: str) -> None:

@@ -1,4 +1,4 @@
-"""Parameters that are not always there: a frozen trunk thawed later, a branch not taken, an unused head, a shared layer."""
+"""Parameters that come and go: a trunk thawed later, a branch not taken, an unused head, a layer used twice."""
 
 import sys
 

@@ -32,6 +32,7 @@ for name, criterion in losses.items():
         history.append(loss.detach())
     print(f"{name}: first {history[0]:.4f} last {history[-1].item():.4f} mean {torch.stack(history).mean().item():.4f}")
     rmse = torch.sqrt(F.mse_loss(out.detach().squeeze(1), yb.squeeze(1)))
-    print(f"{name}: rmse of the last batch {rmse:.4f} over {out.shape[0]} rows, largest error {(out - yb).abs().max():.4f}")
+    worst = (out - yb).abs().max()
+    print(f"{name}: rmse of the last batch {rmse:.4f} over {out.shape[0]} rows, largest error {worst:.4f}")
 
 torch.save(model.state_dict(), sys.argv[1])

@@ -1,4 +1,4 @@
-"""Everything a training script leaves behind: directories, logs, TensorBoard events, checkpoints, the best one copied."""
+"""Everything a training script leaves behind: directories, logs, TensorBoard events, checkpoints, a copy of the best."""
 
 import csv
 import json
@@ -58,6 +58,7 @@ with open("run/log.csv", "w", newline="") as file:
 events.close()
 with open(os.path.join("run", "history.json"), "w") as file:
     json.dump({"history": history, "epochs": len(history)}, file)
-print("left", sorted(os.listdir("run/checkpoints")), os.path.isfile("run/best.pt"), "lines", len(open("run/log.csv").readlines()))
+lines = len(open("run/log.csv").readlines())
+print("left", sorted(os.listdir("run/checkpoints")), os.path.isfile("run/best.pt"), "lines", lines)
 
 torch.save(torch.load("run/best.pt")["model"], sys.argv[1])

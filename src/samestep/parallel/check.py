@@ -76,13 +76,16 @@ def _try_rows(
 ) -> list[list[Layout]] | str:
     """For each output tensor the layouts that fit on this rank; or why the module cannot be split."""
     local, whole = _samples(args, kwargs, placement, few, enter)
-    cut_out, cut_error = _quiet_run(module, local, inside=True)
-    whole_out, whole_error = _quiet_run(module, whole, inside=False)
+    cut_out, cut_error, cut_buffers = _quiet_run(module, local, inside=True)
+    whole_out, whole_error, whole_buffers = _quiet_run(module, whole, inside=False)
     # All ranks must go the same way from here, whatever happened on this one.
     errors = world.current().all_gather_objects(cut_error or whole_error)
     first = next((e for e in errors if e), None)
     if first is not None:
         return f"on a few rows it raised {first}"
+    for name, buffer in whole_buffers.items():
+        if name in cut_buffers and not (buffer.shape == cut_buffers[name].shape and _close(cut_buffers[name], buffer)):
+            return f"its buffer `{name}` takes in the whole batch"
     return _compare(list(tensors(cut_out)), list(tensors(whole_out)), few)
 
 
@@ -124,15 +127,18 @@ def _map_all(fn: Callable[[torch.Tensor], torch.Tensor], nest: Any) -> Any:
     return map_tensors(fn, nest)
 
 
-def _quiet_run(module: nn.Module, arguments: Any, *, inside: bool) -> tuple[Any, str | None]:
-    """Run the module without a trace; an exception becomes a short text."""
+def _quiet_run(
+    module: nn.Module, arguments: Any, *, inside: bool
+) -> tuple[Any, str | None, dict[str, torch.Tensor]]:
+    """Run the module without a trace; its outputs, an exception as a short text, and its buffers afterwards."""
     args, kwargs = map_tensors(lambda t: t.clone(), arguments)
     WHERE.region += inside
     try:
         with torch.no_grad(), restored(module), deterministic_random(), contextlib.redirect_stdout(io.StringIO()):
-            return module(*args, **kwargs), None
+            output = module(*args, **kwargs)
+            return output, None, {name: b.detach().clone() for name, b in module.named_buffers()}
     except Exception as error:
-        return None, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        return None, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}", {}
     finally:
         WHERE.region -= inside
 

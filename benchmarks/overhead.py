@@ -3,8 +3,8 @@
     python benchmarks/overhead.py [--devices cpu:2] [--json FILE]
 
 Both run in the same processes of one launch, on copies of the same model, with the same rows per rank, in blocks of
-steps that alternate, so that what else the machine does falls on both alike. DDP is timed twice per round: the second
-time against the first is the noise of the measurement.
+steps that alternate, so that what else the machine does falls on both alike. A round is DDP, Samestep, DDP: Samestep is
+held against the mean of its neighbours, and the second DDP against the first shows the noise of the measurement.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def convnet() -> nn.Module:
 
 
 CASES = (
-    Case("tiny MLP", mlp, (256,), rows=128, steps_per_block=60),
+    Case("tiny MLP", mlp, (256,), rows=128, steps_per_block=40),
     Case("convnet", convnet, (3, 32, 32), rows=32, steps_per_block=8),
 )
 
@@ -86,10 +86,14 @@ class Outcome:
     ddp_again_ms: list[float]
     weights_apart: float
 
-    def ratios(self, against: str) -> list[float]:
-        """Speed of Samestep (or of the second DDP) relative to DDP, round by round."""
-        other = self.samestep_ms if against == "samestep" else self.ddp_again_ms
-        return [ddp / each for ddp, each in zip(self.ddp_ms, other, strict=True)]
+    def speeds(self) -> list[float]:
+        """Speed of Samestep relative to DDP, round by round."""
+        rounds = zip(self.ddp_ms, self.samestep_ms, self.ddp_again_ms, strict=True)
+        return [(before + after) / 2 / ours for before, ours, after in rounds]
+
+    def noise(self) -> list[float]:
+        """Speed of DDP relative to DDP, round by round."""
+        return [first / second for first, second in zip(self.ddp_ms, self.ddp_again_ms, strict=True)]
 
 
 def make_step(model: nn.Module, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> Step:
@@ -122,25 +126,25 @@ def timed(step: Step, steps: int) -> float:
 
 
 def measure(case: Case, rounds: int, device: torch.device) -> Outcome:
-    """Time blocks of one case, the order turned about from round to round."""
+    """Time alternating blocks of one case."""
     torch.manual_seed(0)
+    # Equal blocks of rows: DDP averages over the ranks whatever their sizes are, and would train another model.
+    rows = case.rows // samestep.world_size() * samestep.world_size()
     model = case.model().to(device)
     twin = copy.deepcopy(model)
     whole = [
-        (torch.randn(case.rows, *case.shape, device=device), torch.randint(0, 10, (case.rows,), device=device))
+        (torch.randn(rows, *case.shape, device=device), torch.randint(0, 10, (rows,), device=device))
         for _ in range(4)
     ]
     split = [(samestep.shard(x), samestep.shard(y)) for x, y in whole]
-    # The same blocks of rows, and equal ones: DDP averages over the ranks whatever their sizes are.
     mine = [(samestep.local(x).clone(), samestep.local(y).clone()) for x, y in split]
     ours, theirs = make_step(model, split), make_step(DistributedDataParallel(twin), mine)
 
     for step in (ours, theirs):
         timed(step, 2 * case.steps_per_block)  # DDP rebuilds its buckets, the allocator and the caches settle
     samestep_ms, ddp_ms, again_ms = [], [], []
-    for number in range(rounds):
-        blocks = [(ours, samestep_ms), (theirs, ddp_ms), (theirs, again_ms)]
-        for step, times in blocks if number % 2 == 0 else reversed(blocks):
+    for _ in range(rounds):
+        for step, times in ((theirs, ddp_ms), (ours, samestep_ms), (theirs, again_ms)):
             times.append(timed(step, case.steps_per_block))
     # DDP took twice as many steps in the rounds; after as many again of ours the models must agree.
     timed(ours, rounds * case.steps_per_block)
@@ -159,8 +163,8 @@ def show(outcomes: list[Outcome], ranks: int) -> Table:
             outcome.case,
             f"{statistics.median(outcome.ddp_ms):.2f}",
             f"{statistics.median(outcome.samestep_ms):.2f}",
-            _middle(outcome.ratios("samestep")),
-            _middle(outcome.ratios("ddp")),
+            _middle(outcome.speeds()),
+            _middle(outcome.noise()),
             f"{outcome.weights_apart:.0e}",
         )
     return table

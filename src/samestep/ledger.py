@@ -33,6 +33,7 @@ class Ledger:
         cuts: the ways in which batches were cut, as tuples of rows per rank → how many batches.
         whole_batches: reason → how many batches every rank computed whole.
         regions: qualified name of a module → what was decided about it.
+        region_calls, whole_calls: calls of modules from the script with sharded tensors, and with none.
         data_s, communication_s: seconds this rank waited for data and for other ranks.
     """
 
@@ -42,6 +43,7 @@ class Ledger:
     whole_batches: Counter[str] = field(default_factory=Counter)
     regions: dict[str, str] = field(default_factory=dict)
     region_calls: int = 0
+    whole_calls: int = 0
     data_s: float = 0.0
     communication_s: float = 0.0
     reduced_bytes: int = 0

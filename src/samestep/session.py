@@ -108,7 +108,7 @@ def _report(context: RankContext, where: str, seconds: float) -> None:
 
 
 def _say_if_nothing_was_split(context: RankContext) -> None:
-    if context.world_size > 1 and context.rank == 0 and not ledger.LEDGER.region_calls:
+    if context.world_size > 1 and ledger.LEDGER.whole_calls and not ledger.LEDGER.region_calls:
         notice.notice(
             "nothing was split: no module was called with a batch from a DataLoader, so every device computed all of "
             "it. Wrap the batch: `x = samestep.shard(x)`, or the model: `model = torch.nn.DataParallel(model)`."

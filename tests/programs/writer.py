@@ -1,4 +1,4 @@
-"""Everything a training script leaves behind: directories, logs, TensorBoard events, checkpoints, a copy of the best."""
+"""What a training script leaves behind: directories, logs, TensorBoard events, checkpoints, a copy of the best."""
 
 import csv
 import json

@@ -52,6 +52,7 @@ def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return _original_call(module, *args, **kwargs)
     lead = _lead(args, kwargs)
     if lead is None or isinstance(module, nn.modules.loss._Loss):
+        LEDGER.whole_calls += lead is None
         return _original_call(module, *args, **kwargs)
     known = _KNOWN.get(module)
     if known is None:

@@ -106,7 +106,7 @@ def _scaled(func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
     if len(args) != 2 or kwargs:
         return NotImplemented
     left, right = args
-    if _is_partial(left) and _is_partial(right):
+    if _is_partial(left) == _is_partial(right):  # both, or none: a whole value that was changed in place
         return NotImplemented
     value, factor = (left, right) if _is_partial(left) else (right, left)
     if name in _QUOTIENTS and value is right:

@@ -82,7 +82,7 @@ def _lead(args: Any, kwargs: dict[str, Any]) -> tuple[GlobalTensor | None, bool]
                 plain = True
             elif lead is None:
                 lead, place = a, p
-            elif p is not place and not _same_rows(a, p, lead, place):  # type: ignore[arg-type]
+            elif not _same_rows(a, p, lead, place):  # type: ignore[arg-type]
                 plain = True
             elif a.ndim != lead.ndim and a.ndim > lead.ndim:
                 lead, place = a, p
@@ -96,7 +96,8 @@ def _lead(args: Any, kwargs: dict[str, Any]) -> tuple[GlobalTensor | None, bool]
 
 
 def _same_rows(a: GlobalTensor, p: Shard, b: GlobalTensor, q: Shard) -> bool:
-    return p.sizes == q.sizes and a._local.dim() - p.dim == b._local.dim() - q.dim
+    # Counted from the right, as broadcasting does: the rows of (N,) lie along the columns of (N, M).
+    return (p is q or p.sizes == q.sizes) and a._local.dim() - p.dim == b._local.dim() - q.dim
 
 
 def _aligned(args: Any, kwargs: dict[str, Any], lead: GlobalTensor) -> tuple[tuple[Any, ...], dict[str, Any]] | None:

@@ -40,7 +40,7 @@ def _real(*shape: int) -> torch.Tensor:
 
 
 def _share(*shape: int) -> torch.Tensor:
-    return torch.rand(*shape) * 0.9 + 0.05
+    return torch.rand(shape) * 0.9 + 0.05
 
 
 def _classes(*shape: int, ignored: bool = False) -> torch.Tensor:
@@ -111,7 +111,8 @@ def elementwise() -> Iterator[Loss]:
     yield Loss(F.binary_cross_entropy, [_share(ROWS, 3), _share(ROWS, 3)], {"weight": _share(3)})
     yield Loss(F.binary_cross_entropy, [_share(ROWS, 3), _share(ROWS, 3)], {"weight": _share(ROWS, 1)})
     yield Loss(F.binary_cross_entropy_with_logits, [_real(ROWS, 3), _share(ROWS, 3)], {"weight": _share(ROWS, 1)})
-    yield Loss(F.mse_loss, [_real(ROWS, 3), _real(ROWS, 3)], {"weight": _share(ROWS, 3)})
+    for function in (F.mse_loss, F.l1_loss, F.huber_loss):
+        yield Loss(function, [_real(ROWS, 3), _real(ROWS, 3)], {"weight": _share(ROWS, 3)})
     yield Loss(F.mse_loss, [_real(ROWS, 1), _real(ROWS)])  # broadcast to rows × rows, as people do by mistake
     yield Loss(F.mse_loss, [_real(ROWS), _real(ROWS, 1)])
     yield Loss(F.l1_loss, [_real(ROWS, 3), _real(1, 3)])
@@ -280,8 +281,7 @@ def check_ignored_targets_are_counted_anew_after_a_write() -> None:
             y.data.fill_(1)
             truth.data.fill_(1)
             same(F.cross_entropy(x, y), F.cross_entropy(scores, truth), "write through .data")
-            local = samestep.local(y)
-            local.fill_(-100) if world().rank == 0 else local
-            count = sizes[0]
-            truth[:count] = -100
+            samestep.local(y).fill_(-100 if world().rank == 0 else 2)
+            truth[:] = 2
+            truth[: sizes[0]] = -100
             same(F.cross_entropy(x, y), F.cross_entropy(scores, truth), "write into the block")

@@ -18,14 +18,16 @@ class Shard(Placement):
 
     Attributes:
         dim: the dimension that is cut, counted from the left, never negative.
-        sizes: rows per rank; they may differ and may be 0; their sum is the global size of `dim`.
+        sizes: rows per rank; they may differ and may be 0.
+        total: their sum, the global size of `dim`.
     """
 
-    __slots__ = ("dim", "sizes")
+    __slots__ = ("dim", "sizes", "total")
 
     def __init__(self, dim: int, sizes: tuple[int, ...]) -> None:
         self.dim = dim
         self.sizes = sizes
+        self.total = sum(sizes)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Shard) and self.dim == other.dim and self.sizes == other.sizes

@@ -45,7 +45,8 @@ class GlobalTensor(torch.Tensor):
     _local: torch.Tensor
     _placement: Placement
     #: The exact quotient behind a mean: (numerator of this rank, denominator), see `collectives.add_up`.
-    _quotient: tuple[torch.Tensor, Any] | None
+    #: Good only while the local term's version is the third entry.
+    _quotient: tuple[torch.Tensor, Any, int] | None
     _seen: tuple[torch.Tensor, int, int] | None
     #: Ignored targets counted ahead, see `samestep.globalview.census`.
     _census: Any
@@ -53,7 +54,13 @@ class GlobalTensor(torch.Tensor):
     #: The name of the `grad_fn` that one device would print.
     _origin: str | None
 
-    __slots__ = ("_census", "_local", "_origin", "_placement", "_quotient", "_seen")
+    #: The global shape; reading the wrapper's own would go through dispatch.
+    _shape: torch.Size
+
+    #: Whether `.data` was taken: an alias whose writes no version counter shows, so nothing may be remembered.
+    _aliased: bool
+
+    __slots__ = ("_aliased", "_census", "_local", "_origin", "_placement", "_quotient", "_seen", "_shape")
 
     @staticmethod
     def __new__(
@@ -61,15 +68,16 @@ class GlobalTensor(torch.Tensor):
     ) -> GlobalTensor:
         facade: GlobalTensor = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=local.dtype, device=local.device)
         facade._local = local
+        facade._shape = shape if type(shape) is torch.Size else torch.Size(shape)
         facade._placement = placement
-        facade._quotient = quotient
+        facade._quotient = None
+        if quotient is not None and not local.is_inference():
+            facade._quotient = (*quotient, local._version)
         facade._seen = None
         facade._census = None
         facade._origin = None
+        facade._aliased = False
         return facade
-
-    def __init__(self, *_: Any) -> None:
-        pass
 
     # ------------------------------------------------------------------ dispatch
     @classmethod
@@ -117,7 +125,7 @@ class GlobalTensor(torch.Tensor):
             if unchanged and (not tracked or value.requires_grad):
                 return value if tracked else value.detach()
         value = self._assemble(operation)
-        if local.is_inference() or value.is_inference():  # no version counters: a write would go unnoticed
+        if self._aliased or local.is_inference() or value.is_inference():  # a write would go unnoticed
             return value
         if type(placement) is Partial or value.numel() * value.element_size() <= _REMEMBER_BYTES:
             self._seen = (value, local._version, value._version)
@@ -128,9 +136,20 @@ class GlobalTensor(torch.Tensor):
         if isinstance(placement, Shard):
             value = collectives.gather(self._local, placement)
         else:
-            value = collectives.add_up(self._local, *(self._quotient or (None, None)))
+            value = collectives.add_up(self._local, *self.quotient)
         LEDGER.gather(operation, type(placement).__name__, value.numel() * value.element_size())
         return value
+
+    @property
+    def quotient(self) -> tuple[Any, Any]:
+        """Numerator and denominator if they are still those of the local term, else twice None."""
+        known = self._quotient
+        return (known[0], known[1]) if known is not None and known[2] == self._local._version else (None, None)
+
+    def kept_quotient(self) -> tuple[torch.Tensor, Any] | None:
+        """The same for another global tensor of the same value."""
+        numerator, denominator = self.quotient
+        return None if numerator is None else (numerator, denominator)
 
     def set_piece(self, local: torch.Tensor, placement: Placement | None = None) -> None:
         """Let this object stand for another value (an in-place operation whose alias is the object itself)."""
@@ -141,7 +160,28 @@ class GlobalTensor(torch.Tensor):
         self._seen = None
 
     # ------------------------------------------------------------------ cheap facts, without dispatch
-    # `shape` and the like stay torch's own: the wrapper has the global sizes.
+    @property
+    def shape(self) -> torch.Size:  # type: ignore[override]
+        return self._shape
+
+    def dim(self) -> int:
+        return len(self._shape)
+
+    @property
+    def ndim(self) -> int:  # type: ignore[override]
+        return len(self._shape)
+
+    @property
+    def dtype(self) -> torch.dtype:  # type: ignore[override]
+        return self._local.dtype
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return self._local.device
+
+    def size(self, dim: int | None = None) -> Any:
+        return self._shape if dim is None else self._shape[dim]
+
     @property
     def requires_grad(self) -> bool:
         return self._local.requires_grad
@@ -168,7 +208,7 @@ class GlobalTensor(torch.Tensor):
         grad = self._local.grad
         if grad is None or type(self._placement) is not Shard:
             return grad
-        return GlobalTensor(grad, self._placement, _shape(self))
+        return GlobalTensor(grad, self._placement, self._shape)
 
     @grad.setter
     def grad(self, value: torch.Tensor | None) -> None:
@@ -176,7 +216,10 @@ class GlobalTensor(torch.Tensor):
 
     @property
     def data(self) -> torch.Tensor:
-        return GlobalTensor(self._local.data, self._placement, _shape(self), self._quotient)
+        alias = GlobalTensor(self._local.data, self._placement, self._shape, self.kept_quotient())
+        self._aliased = alias._aliased = True
+        self._seen = self._census = self._quotient = None
+        return alias
 
     @data.setter
     def data(self, value: torch.Tensor) -> None:
@@ -192,11 +235,11 @@ class GlobalTensor(torch.Tensor):
         self._local.retain_grad()
 
     def detach(self) -> GlobalTensor:
-        return GlobalTensor(self._local.detach(), self._placement, _shape(self), self._quotient)
+        return GlobalTensor(self._local.detach(), self._placement, self._shape, self.kept_quotient())
 
     def register_hook(self, hook: Any) -> Any:
         """As on one device: the hook sees the global gradient and may return another."""
-        placement, shape = self._placement, _shape(self)
+        placement, shape = self._placement, self._shape
 
         def on_piece(grad: torch.Tensor) -> torch.Tensor | None:
             result = hook(GlobalTensor(grad, placement, shape) if type(placement) is Shard else grad)
@@ -209,7 +252,7 @@ class GlobalTensor(torch.Tensor):
     ) -> None:
         torch.autograd.backward(self, gradient, retain_graph, create_graph, inputs=inputs)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         """As the whole tensor prints on one device."""
         text = repr(self.whole("print").detach())
         if not self._local.requires_grad:
@@ -226,12 +269,6 @@ class GlobalTensor(torch.Tensor):
 
 _aten = torch.ops.aten
 _NO_GRADIENT = {_aten.detach.default, _aten._local_scalar_dense.default}
-_disabled: Any = torch._C.DisableTorchFunctionSubclass
-
-
-def _shape(tensor: torch.Tensor) -> torch.Size:
-    with _disabled():
-        return tensor.shape
 
 
 def _globals_in(nest: Any) -> list[GlobalTensor]:
@@ -334,7 +371,7 @@ def _fallback_in_place(func: Any, name: str, args: Any, kwargs: dict[str, Any]) 
 
 
 def _put_back(target: GlobalTensor, value: torch.Tensor, name: str) -> None:
-    shape = _shape(target)
+    shape = target._shape
     if value.shape != shape or value.dtype != target._local.dtype:
         raise NotImplementedError(
             f"`{name}` changes the shape or dtype of a sharded tensor in place, from {tuple(shape)} to "
@@ -381,7 +418,7 @@ def shard_whole(tensor: torch.Tensor, dim: int, sizes: tuple[int, ...], *, view:
 def wrap(local: torch.Tensor, placement: Shard) -> GlobalTensor:
     """This rank's block as a global tensor: `local.shape` with the sharded dimension's global size."""
     shape = list(local.shape)
-    shape[placement.dim] = sum(placement.sizes)
+    shape[placement.dim] = placement.total
     return GlobalTensor(local, placement, shape)
 
 

@@ -93,7 +93,9 @@ class _Normalize(torch.autograd.Function):
         _, by_weight, by_bias = torch.ops.aten.native_batch_norm_backward(
             grad, x, torch.ones_like(mean), mean, var, mean, invstd, False, ctx.eps, [False, True, True]
         )
-        grad_x = _grad_input(ctx, grad, x, weight, mean, invstd, by_weight, by_bias) if ctx.needs_input_grad[0] else None
+        grad_x = (
+            _grad_input(ctx, grad, x, weight, mean, invstd, by_weight, by_bias) if ctx.needs_input_grad[0] else None
+        )
         grad_weight = by_weight.to(weight.dtype) if weight is not None and ctx.needs_input_grad[1] else None
         grad_bias = by_bias.to(weight.dtype if weight is not None else grad.dtype) if ctx.needs_input_grad[2] else None
         return grad_x, grad_weight, grad_bias, None, None, None, None

@@ -127,9 +127,7 @@ def _map_all(fn: Callable[[torch.Tensor], torch.Tensor], nest: Any) -> Any:
     return map_tensors(fn, nest)
 
 
-def _quiet_run(
-    module: nn.Module, arguments: Any, *, inside: bool
-) -> tuple[Any, str | None, dict[str, torch.Tensor]]:
+def _quiet_run(module: nn.Module, arguments: Any, *, inside: bool) -> tuple[Any, str | None, dict[str, torch.Tensor]]:
     """Run the module without a trace; its outputs, an exception as a short text, and its buffers afterwards."""
     args, kwargs = map_tensors(lambda t: t.clone(), arguments)
     WHERE.region += inside

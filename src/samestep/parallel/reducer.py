@@ -24,6 +24,8 @@ from samestep.ledger import LEDGER
 #: Bytes per bucket. The first is small, so that communication starts early; as DDP's defaults.
 FIRST_BUCKET_BYTES = 1 << 20
 BUCKET_BYTES = 25 << 20
+#: Every so many backward passes the parameters themselves are compared between the ranks.
+COMPARE_EVERY = 50
 #: Elements from which an operation of its own costs less than a second pass over the memory.
 _SMALL = 1 << 13
 
@@ -40,6 +42,8 @@ class Bucket:
         self.late: list[int] = []
         self.flat: torch.Tensor | None = None
         self.work: Any = None
+        self.rounds = 0
+        self.norm: torch.Tensor | None = None
 
     def reset(self) -> None:
         """Forget the backward before."""
@@ -60,24 +64,49 @@ class Bucket:
         """Copy the gradients in and start the sum.
 
         Behind the gradients there is one number per parameter: how many ranks have a gradient for it at all. One
-        without any on every rank keeps `grad` None, as on one device.
+        without any on every rank keeps `grad` None, as on one device. The last number is now and then the norm of
+        the parameters, to find ranks that have drifted apart.
         """
         owners = [ref() for ref in self.parameters]
         grads = [None if p is None else p.grad for p in owners]
-        flat = torch.empty(sum(self.numels) + len(grads), dtype=self.dtype, device=self.device)
-        pieces = list(flat.split([*self.numels, len(grads)]))
+        flat = torch.empty(sum(self.numels) + len(grads) + 1, dtype=self.dtype, device=self.device)
+        pieces = list(flat.split([*self.numels, len(grads), 1]))
         present = [i for i, g in enumerate(grads) if g is not None and not g.is_sparse]
         if len(present) == len(grads):
-            torch._foreach_copy_(pieces[:-1], [g.detach().reshape(-1) for g in grads if g is not None])
-            pieces[-1].fill_(1)
+            torch._foreach_copy_(pieces[:-2], [g.detach().reshape(-1) for g in grads if g is not None])
+            pieces[-2].fill_(1)
         else:
             flat.zero_()
             for i in present:
                 pieces[i].copy_(grads[i].detach().reshape(-1))  # type: ignore[union-attr]
-                pieces[-1][i] = 1
+                pieces[-2][i] = 1
+        self.norm = self._norm_now([p for p in owners if p is not None])
+        if self.norm is not None:
+            pieces[-1].copy_(self.norm)
         self.flat = flat
         self.work = world.current().start_bucket_sum(flat)
         LEDGER.reduced_bytes += flat.numel() * flat.element_size()
+
+    def _norm_now(self, owners: list[torch.Tensor]) -> torch.Tensor | None:
+        self.rounds += 1
+        if self.rounds % COMPARE_EVERY != 1 or self.dtype not in (torch.float32, torch.float64) or not owners:
+            return None
+        norms = torch._foreach_norm([p.detach() for p in owners])
+        total: torch.Tensor = torch.stack([n.to(self.dtype) for n in norms]).norm()
+        return total
+
+    def _compare(self, total: torch.Tensor) -> None:
+        """Raise if the norms of the parameters are not the same on every rank."""
+        if self.norm is None:
+            return
+        mine, mean = float(self.norm), float(total) / world.current().size
+        if abs(mine - mean) > 1e-5 * abs(mean):
+            raise RuntimeError(
+                f"The parameters of a module are no longer the same on every rank (norm {mine:.9g} on rank "
+                f"{world.current().rank}, {mean:.9g} on average). Possible reasons: a hook that changes gradients "
+                "with numbers of one rank, an optimizer step that only some ranks took, random numbers in the update "
+                "that are not drawn from torch's default generator."
+            )
 
     def finish(self) -> None:
         """Wait for the sum and write the mean into `grad`."""
@@ -85,10 +114,11 @@ class Bucket:
         here.finish_sum(self.work)
         flat = self.flat
         assert flat is not None
-        pieces = list(flat.split([*self.numels, len(self.numels)]))
+        pieces = list(flat.split([*self.numels, len(self.numels), 1]))
+        self._compare(pieces[-1])
         owners = [ref() for ref in self.parameters]
         missing = [i for i, p in enumerate(owners) if p is None or p.grad is None]
-        counts = pieces[-1].tolist() if missing else None
+        counts = pieces[-2].tolist() if missing else None
         targets, sources = [], []
         for i, p in enumerate(owners):
             if p is None or i in self.late or (p.grad is not None and p.grad.is_sparse):

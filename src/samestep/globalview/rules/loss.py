@@ -23,6 +23,7 @@ _ELEMENTWISE = (
     "binary_cross_entropy binary_cross_entropy_with_logits mse_loss l1_loss smooth_l1_loss huber_loss kl_div "
     "soft_margin_loss hinge_embedding_loss poisson_nll_loss margin_ranking_loss"
 )
+_WEIGHTED_MEANS = (F.mse_loss, F.l1_loss, F.huber_loss)
 #: Mean over the rows.
 _ROWWISE = (
     "cosine_embedding_loss triplet_margin_loss multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss"
@@ -51,7 +52,7 @@ def _lead(bound: dict[str, Any]) -> GlobalTensor | None:
 
 def _localize(func: Any, bound: dict[str, Any], placement: Shard) -> dict[str, Any] | None:
     """Arguments as this rank's rows; per-class tensors as they are."""
-    rows = sum(placement.sizes)
+    rows = placement.total
     local = dict(bound)
     for name, value in bound.items():
         if not isinstance(value, torch.Tensor):
@@ -91,7 +92,7 @@ def _finish(func: Any, local: dict[str, Any], reduction: str, placement: Shard, 
         shape = list(result.shape)
         if not shape or shape[0] != placement.rows:
             return NotImplemented
-        shape[0] = sum(placement.sizes)
+        shape[0] = placement.total
         return GlobalTensor(result, placement.at(0), shape)
     total = func(**{**local, "reduction": "sum"})
     if reduction == "sum":
@@ -107,6 +108,8 @@ def elementwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     bound, lead, placement, local = ready
     shapes = {tuple(v.shape) for k, v in bound.items() if isinstance(v, torch.Tensor) and k != "pos_weight"}
+    if func in _WEIGHTED_MEANS and bound.get("weight") is not None:
+        return NotImplemented  # their mean divides by the sum of the weights
     per_class = bound.get("pos_weight")
     if per_class is not None and per_class.dim() >= lead.dim():
         return NotImplemented
@@ -146,7 +149,7 @@ def classification(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if local.get("weight") is not None:
             local["weight"] = local["weight"].float()
         result = _finish(func, local, "mean", placement, lambda: _denominator(bound, local, target))
-        return partial(result._local.to(scores.dtype), result._quotient)
+        return partial(result._local.to(scores.dtype), result.kept_quotient())
     return _finish(func, local, bound["reduction"], placement, lambda: _denominator(bound, local, target))
 
 

@@ -17,7 +17,7 @@ from samestep.globalview import collectives
 from samestep.globalview.census import pass_on
 from samestep.globalview.placement import Shard
 from samestep.globalview.rules.partial import linear
-from samestep.globalview.rules.registry import register
+from samestep.globalview.rules.registry import functions_named, register
 from samestep.globalview.tensor import GlobalTensor, fallback, mutates
 
 UNARY = """
@@ -50,6 +50,10 @@ __ilshift__ __irshift__
 
 def pointwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """The rule of all element-wise functions."""
+    if not kwargs and func in _PURE:
+        result = _usual(func, args)
+        if result is not None:
+            return result
     lead, plain = _lead(args, kwargs)
     if lead is None:
         return linear(func, args, kwargs)
@@ -68,6 +72,45 @@ def pointwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if lead._census is not None and name in _SAME_ELEMENTS and result is not NotImplemented:
         return pass_on(lead, result)
     return result
+
+
+#: Functions that change none of their arguments; filled by `install`.
+_PURE: set[Any] = set()
+_NUMBERS = (int, float, bool)
+
+
+def _usual(func: Any, args: Any) -> GlobalTensor | None:
+    """The usual calls at little cost: one sharded operand, perhaps with a number, or two with the same rows."""
+    a = args[0]
+    if len(args) == 1:
+        lead = a
+        if type(a) is not GlobalTensor or type(a._placement) is not Shard or a._census is not None:
+            return None
+        result = func(a._local)
+    elif len(args) == 2:
+        b = args[1]
+        if type(a) is GlobalTensor:
+            p = a._placement
+            if type(p) is not Shard or a._census is not None:
+                return None
+            lead = a
+            if type(b) is GlobalTensor:
+                q = b._placement
+                if (p is not q and p != q) or a._shape != b._shape:
+                    return None
+                result = func(a._local, b._local)
+            elif type(b) in _NUMBERS:
+                result = func(a._local, b)
+            else:
+                return None
+        else:
+            return None
+    else:
+        return None
+    if type(result) is torch.Tensor and result.shape == lead._local.shape and result is not lead._local:
+        return GlobalTensor(result, lead._placement, lead._shape)
+    out: GlobalTensor | None = _rewrap(result, lead)
+    return None if out is NotImplemented else out
 
 
 def _lead(args: Any, kwargs: dict[str, Any]) -> tuple[GlobalTensor | None, bool]:
@@ -104,7 +147,7 @@ def _aligned(args: Any, kwargs: dict[str, Any], lead: GlobalTensor) -> tuple[tup
     placement = lead._placement
     assert isinstance(placement, Shard)
     from_right = lead._local.dim() - placement.dim
-    rows = lead._local.dim() and sum(placement.sizes)
+    rows = lead._local.dim() and placement.total
 
     def local(value: Any) -> Any:
         if type(value) is GlobalTensor:
@@ -142,7 +185,7 @@ def _rewrap(result: Any, lead: GlobalTensor) -> Any:
     assert isinstance(placement, Shard)
     dim = result.dim() - (lead._local.dim() - placement.dim)
     shape = list(result.shape)
-    shape[dim] = sum(placement.sizes)
+    shape[dim] = placement.total
     return GlobalTensor(result, placement.at(dim), shape)
 
 
@@ -164,3 +207,6 @@ def install() -> None:
     names = (UNARY + BINARY).split()
     register(pointwise, names + [n + "_" for n in names if not n.startswith("_") and not n.endswith("_")])
     register(pointwise, IN_PLACE_DUNDERS)
+    for name in names:
+        if not name.endswith("_") or name.startswith("__"):
+            _PURE.update(functions_named(name))

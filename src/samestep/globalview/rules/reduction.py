@@ -139,7 +139,7 @@ def reducing(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 def _wrap_all(result: Any, placement: Shard) -> Any:
     if isinstance(result, torch.Tensor):
         shape = list(result.shape)
-        shape[placement.dim] = sum(placement.sizes)
+        shape[placement.dim] = placement.total
         return GlobalTensor(result, placement, shape)
     return type(result)([_wrap_all(r, placement) for r in result])
 
@@ -168,7 +168,7 @@ def _of_partial(func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
     if type(x) is not GlobalTensor or type(x._placement) is not Partial or name not in ("sum", "mean"):
         return NotImplemented
     if len(args) == 1 and not kwargs and x._local.dim() == 0 and x.dtype.is_floating_point:
-        return partial(func(x._local), x._quotient)
+        return partial(func(x._local), x.kept_quotient())
     if not only_first_is_global(args, kwargs) or (name == "mean" and not x.dtype.is_floating_point):
         return NotImplemented
     return partial(func(x._local, *args[1:], **kwargs)) if "out" not in kwargs else NotImplemented

@@ -38,7 +38,7 @@ def _ints(args: Any, kwargs: dict[str, Any], name: str) -> list[int] | None:
 def wrap_at(local: torch.Tensor, placement: Shard, dim: int) -> GlobalTensor:
     """`local` as a global tensor whose sharded dimension is `dim`."""
     shape = list(local.shape)
-    shape[dim] = sum(placement.sizes)
+    shape[dim] = placement.total
     return GlobalTensor(local, placement.at(dim), shape)
 
 
@@ -188,7 +188,7 @@ def expand(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if new is None or len(new) < x.dim():
         return NotImplemented
     dim = placement.dim + len(new) - x.dim()
-    if new[dim] not in (-1, sum(placement.sizes)):
+    if new[dim] not in (-1, placement.total):
         return NotImplemented
     local_shape = list(new)
     local_shape[dim] = -1 if new[dim] == -1 else placement.rows

@@ -61,7 +61,9 @@ def chosen_dim(name: str, keepdim: bool | None = None) -> Callable[[random.Rando
 
 def scaled(rng: random.Random, values: Values) -> torch.Tensor:
     x, number = pick(rng, values), rng.choice([2.0, 0.5, -1.5, 3])
-    return rng.choice([lambda: x * number, lambda: number * x, lambda: x / number, lambda: x + number, lambda: number - x])()
+    return rng.choice(
+        [lambda: x * number, lambda: number * x, lambda: x / number, lambda: x + number, lambda: number - x]
+    )()
 
 
 def in_place(rng: random.Random, values: Values) -> torch.Tensor:
@@ -165,7 +167,10 @@ def loss_of(rng: random.Random, values: Values) -> torch.Tensor:
 
 OPERATIONS: list[Callable[[random.Random, Values], torch.Tensor]] = [
     *[binary(n) for n in ("add", "sub", "mul", "maximum")],
-    *[unary(n) for n in ("tanh", "neg", "abs", "sigmoid", "relu", "clone", "detach", "sum", "mean", "max", "contiguous")],
+    *[
+        unary(n)
+        for n in ("tanh", "neg", "abs", "sigmoid", "relu", "clone", "detach", "sum", "mean", "max", "contiguous")
+    ],
     *[chosen_dim(n) for n in ("sum", "mean", "softmax", "cumsum", "sort", "unbind")],
     *[chosen_dim(n, True) for n in ("amax", "logsumexp", "max")],
     *[scaled, in_place, indexed, written, shaped, joined, product, loss_of] * 3,
@@ -212,7 +217,9 @@ def run(seed: int, sharded: bool, trace: bool = False) -> Any:
         outcome.append(result)
     loss = sum((v * 0.1).sum() for v in values[6:] if v.requires_grad) + sum((v * v).sum() for v in values[:6])
     loss.backward()  # type: ignore[union-attr]
-    return [samestep.whole(o).detach() if isinstance(o, torch.Tensor) else o for o in outcome] + [x.grad for x in leaves]
+    return [samestep.whole(o).detach() if isinstance(o, torch.Tensor) else o for o in outcome] + [
+        x.grad for x in leaves
+    ]
 
 
 def differs(plain: list[Any], ours: list[Any]) -> str:

@@ -167,7 +167,13 @@ def _arguments(leaves: list[torch.Tensor], sizes: tuple[int, ...], form: str) ->
 
 
 #: Losses whose target takes no gradient.
-_TARGET_HAS_NONE = {F.nll_loss, F.multi_margin_loss, F.multilabel_margin_loss, F.soft_margin_loss, F.hinge_embedding_loss}
+_TARGET_HAS_NONE = {
+    F.nll_loss,
+    F.multi_margin_loss,
+    F.multilabel_margin_loss,
+    F.soft_margin_loss,
+    F.hinge_embedding_loss,
+}
 
 
 def _judge(loss: Loss) -> None:

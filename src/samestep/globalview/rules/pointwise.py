@@ -57,7 +57,7 @@ def pointwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     lead, plain = _lead(args, kwargs)
     if lead is None:
         return linear(func, args, kwargs)
-    if plain or any(type(value) is GlobalTensor for value in kwargs.values()):
+    if plain or any(isinstance(value, torch.Tensor) for value in kwargs.values()):
         aligned = _aligned(args, kwargs, lead)
         if aligned is None:
             return NotImplemented
@@ -202,6 +202,13 @@ def _in_place(func: Any, args: Any, kwargs: dict[str, Any], local_args: Any, loc
     return target
 
 
+def type_of(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """`x.type()` names the type; with an argument it is a cast."""
+    if len(args) == 1 and not kwargs:
+        return func(args[0]._local)
+    return pointwise(func, args, kwargs)
+
+
 def install() -> None:
     """Register the rule."""
     names = (UNARY + BINARY).split()
@@ -210,3 +217,4 @@ def install() -> None:
     for name in names:
         if not name.endswith("_") or name.startswith("__"):
             _PURE.update(functions_named(name))
+    register(type_of, "type")

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from samestep.globalview.placement import Partial, Shard
+from samestep.globalview.rules.pointwise import pointwise
 from samestep.globalview.rules.registry import bind, only_first_is_global, register
 from samestep.globalview.tensor import GlobalTensor, numel_of, partial
 
@@ -117,6 +118,8 @@ def _setup(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[GlobalTensor, 
 def reducing(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """A reduction: over other dimensions it stays sharded; sums and means over the sharded one become Partial."""
     name = _plain_name(func)
+    if name in ("max", "min") and len(args) == 2 and isinstance(args[1], torch.Tensor):
+        return pointwise(func, args, kwargs)  # the larger of two tensors, element by element
     ready = _setup(func, args, kwargs)
     if ready is None:
         return _of_partial(func, name, args, kwargs)
@@ -129,8 +132,6 @@ def reducing(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     keep = bool(named.get("keepdim", named.get("keepdims", False)))
     if placement.dim in dims:
         return _over_rows(name, x, dims, keep, named) if name in ("sum", "mean") else NotImplemented
-    if isinstance(named.get("p"), str):  # "fro" and "nuc" are matrix norms
-        return NotImplemented
     result = func(x._local, *args[1:], **kwargs)
     new_dim = placement.dim if keep else placement.dim - sum(d < placement.dim for d in dims)
     return _wrap_all(result, placement.at(new_dim))

@@ -18,6 +18,8 @@ _NEEDED = {
     "torch._C.DisableTorchFunctionSubclass": "reading a wrapper's own sizes (since torch 2.0)",
     "torch.Tensor._make_wrapper_subclass": "GlobalTensor",
     "torch.distributed.ProcessGroupGloo": "process groups that the script does not see",
+    "torch.Tensor._backward_hooks": "finding parameters with hooks of the script's",
+    "torch.Tensor._post_accumulate_grad_hooks": "finding parameters with hooks of the script's",
     "torch._foreach_copy_": "copying gradients into buckets",
     "torch.utils._python_dispatch.TorchDispatchMode": "deterministic random operations while a module is checked",
 }
@@ -53,3 +55,10 @@ def after_backward(callback: Callable[[], None]) -> None:
 def current_graph_task() -> int:
     """A number for the backward that is running in this thread, -1 if none is."""
     return torch._C._current_graph_task_id()
+
+
+def hook_count(tensor: torch.Tensor) -> int:
+    """How many hooks see this tensor's gradient in backward, ours included."""
+    before: Any = tensor._backward_hooks
+    after: Any = tensor._post_accumulate_grad_hooks
+    return (len(before) if before else 0) + (len(after) if after else 0)

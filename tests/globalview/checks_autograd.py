@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from inside.claims import case, patterns, raises, same, same_gradients, true, twins
 from torch import nn
 
 import samestep
+from inside.claims import case, patterns, raises, same, same_gradients, true, twins
 
 ROWS = 7
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from inside.claims import case, patterns, same, shards
 
 import samestep
+from inside.claims import case, patterns, same, shards
 
 ROWS = 7
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from inside.claims import case, patterns, same, true, world
 from torch import nn
 
 import samestep
+from inside.claims import case, patterns, same, true, world
 
 ROWS, CLASSES = 11, 4
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from inside.claims import case, gathers, patterns, same, shards, true
 
 import samestep
+from inside.claims import case, gathers, patterns, same, shards, true
 
 #: Operations on a (rows, 4) tensor of reals that must work on the rows where they are.
 CHEAP: dict[str, Callable[[torch.Tensor], Any]] = {

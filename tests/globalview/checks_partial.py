@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from inside.claims import case, gathers, same, shards, true, twins
 from torch import nn
 
 import samestep
+from inside.claims import case, gathers, same, shards, true, twins
 
 
 def _data(rows: int = 15) -> tuple[torch.Tensor, torch.Tensor]:

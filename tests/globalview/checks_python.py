@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from inside.claims import case, raises, same, shards, true
 from torch import nn
 
 import samestep
+from inside.claims import case, raises, same, shards, true
 
 ROWS = 7
 
@@ -96,7 +96,7 @@ def check_text() -> None:
             same(f"{x.sum():.3f} {x.mean():8.2e}", f"{plain.sum():.3f} {plain.mean():8.2e}", "format")
             same(f"{x}", f"{plain}", "format of many")
             same("%.3f" % x.sum(), "%.3f" % plain.sum(), "percent")  # noqa: UP031
-            same("{:.3f}".format(x.sum()), "{:.3f}".format(plain.sum()), "str.format")
+            same(f"{x.sum():.3f}", f"{plain.sum():.3f}", "str.format")
             same(json.dumps([len(x), x.tolist()]), json.dumps([ROWS, plain.tolist()]), "json")
             same(str(x.shape), str(plain.shape), "shape")
             same(str((x > 0).sum()), str((plain > 0).sum()), "Partial")

@@ -66,7 +66,9 @@ def _told(broken: dict[str, list[str]]) -> str:
         for text in notes:
             ranks.setdefault(text, []).append(rank)
     lines = [f"rank {' and '.join(seen)}: {text}" for text, seen in ranks.items()]
-    return "\n".join(lines[:MOST_LINES] + ([f"… and {len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else []))
+    return "\n".join(
+        lines[:MOST_LINES] + ([f"… and {len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else [])
+    )
 
 
 def _launch(path: Path, ranks: int, directory: Path, first: str) -> tuple[str, str, str]:

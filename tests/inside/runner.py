@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from inside import claims
 
+from inside import claims
 from samestep.world import current
 
 PREFIX = "@@ "

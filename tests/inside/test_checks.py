@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from inside.launching import TESTS, checks_in, run_checks
 
 FILES = sorted(path for part in ("globalview", "parallel", "data") for path in (TESTS / part).glob("checks_*.py"))

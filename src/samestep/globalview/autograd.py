@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from samestep.globalview.collectives import AverageUnits, apply
+from samestep.globalview.fallback import inside_region
 from samestep.globalview.placement import Shard
-from samestep.globalview.tensor import WHERE, GlobalTensor, piece_of
+from samestep.globalview.tensor import WHERE, GlobalTensor, made_whole, piece_of
 
 _torch_backward = torch.autograd.backward
 _torch_grad = torch.autograd.grad
@@ -89,7 +90,32 @@ def _seen_by_script(target: torch.Tensor, result: torch.Tensor | None) -> torch.
     return result
 
 
+def _with_whole_setter(name: str) -> property:
+    """Torch's attribute, whose setter takes a global tensor's value instead of its wrapper without storage."""
+    original = getattr(torch._C.TensorBase, name)
+
+    def put(tensor: torch.Tensor, value: Any) -> None:
+        original.__set__(tensor, value.whole(name) if type(value) is GlobalTensor else value)
+
+    return property(original.__get__, put, original.__delete__)
+
+
+_torch_apply = torch.autograd.Function.__dict__["apply"].__func__
+
+
+def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """`Function.apply` hands tensors to C++ without asking `__torch_function__`; it gets plain ones."""
+    if any(type(a) is GlobalTensor for a in args):
+        if WHERE.region:
+            return inside_region(lambda *plain: _torch_apply(cls, *plain, **kwargs), args, {})
+        args = made_whole(args, cls.__name__)
+    return _torch_apply(cls, *args, **kwargs)
+
+
 def install() -> None:
-    """Replace torch's two functions by these."""
+    """Replace torch's two functions by these, and let plain tensors take global values."""
     torch.autograd.backward = backward
     torch.autograd.grad = grad
+    torch.autograd.Function.apply = classmethod(_apply)  # type: ignore[assignment]
+    torch.Tensor.data = _with_whole_setter("data")  # type: ignore[assignment]
+    torch.Tensor.grad = _with_whole_setter("grad")  # type: ignore[assignment]

@@ -78,24 +78,53 @@ class _Divide(torch.autograd.Function):
         return grad
 
 
-class ScaleUnits(torch.autograd.Function):
-    """Multiply a gradient that crosses a region's border; its own gradient passes unchanged.
+class CrossIn(torch.autograd.Function):
+    """A value, times a factor, goes into a region.
 
-    Inside a region gradients are N times the true ones. For a gradient of a gradient the crossing is an ordinary
-    value's: the factor N of the value and the change of units of *its* gradient cancel, so backward is identity.
+    Inside a region the gradient of a value is N times the true one. So the gradient of what went in with factor f
+    comes out with factor f/N, and the gradient of what came out with factor f goes in with factor N·f. Gradients
+    cross the border as values do, so this holds for gradients of gradients, of any order.
     """
 
     @staticmethod
-    def forward(ctx: Any, grad: torch.Tensor, factor: float) -> torch.Tensor:
-        return grad * factor
+    def forward(ctx: Any, value: torch.Tensor, factor: float) -> torch.Tensor:
+        ctx.factor = factor
+        return value.clone() if factor == 1 else value * factor
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return grad, None
+        return apply(CrossOut, grad, ctx.factor / world.current().size, None), None
+
+
+class CrossOut(torch.autograd.Function):
+    """A value, times a factor, comes out of a region; `crossed`, if given, is called when its gradient goes in."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, factor: float, crossed: Any) -> torch.Tensor:
+        ctx.factor, ctx.crossed = factor, crossed
+        return value.clone() if factor == 1 else value * factor
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        if ctx.crossed is not None:
+            ctx.crossed()
+        return apply(CrossIn, grad, ctx.factor * world.current().size), None, None
+
+
+class WholeIn(torch.autograd.Function):
+    """A whole value goes into a region, the same on every rank; its gradient is the mean of the ranks'."""
+
+    @staticmethod
+    def forward(ctx: Any, whole: torch.Tensor) -> torch.Tensor:
+        return whole.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return apply(AverageUnits, grad)
 
 
 class AverageUnits(torch.autograd.Function):
-    """The mean over the ranks of a parameter's gradient taken inside regions; backward is identity as above."""
+    """The mean over the ranks of a gradient inside regions: the true gradient of a whole value."""
 
     @staticmethod
     def forward(ctx: Any, local: torch.Tensor) -> torch.Tensor:
@@ -104,12 +133,7 @@ class AverageUnits(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return grad
-
-
-def scale_units(grad: torch.Tensor, factor: float) -> torch.Tensor:
-    """`grad * factor` at a region's border; see `ScaleUnits`."""
-    return apply(ScaleUnits, grad, factor) if _tracked(grad) else grad * factor
+        return apply(WholeIn, grad)
 
 
 def _ratio(numerator: torch.Tensor, denominator: Any, dtype: torch.dtype) -> torch.Tensor:

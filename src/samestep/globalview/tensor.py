@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from samestep.globalview import collectives
-from samestep.globalview.placement import PARTIAL, WHOLE, Partial, Placement, Shard, Whole
+from samestep.globalview.placement import PARTIAL, Partial, Placement, Shard, Whole
 from samestep.ledger import LEDGER
 
 Rule = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -29,6 +29,16 @@ class _Where(threading.local):
 
 
 WHERE = _Where()
+
+
+class _WithoutRule:
+    """What to do with a function that has no rule; `samestep.globalview.fallback` fills it in, since it needs both."""
+
+    fallback: Rule
+    inside_region: Rule
+
+
+WITHOUT_RULE = _WithoutRule()
 
 
 class GlobalTensor(torch.Tensor):
@@ -60,7 +70,10 @@ class GlobalTensor(torch.Tensor):
     #: Whether `.data` was taken: an alias whose writes no version counter shows, so nothing may be remembered.
     _aliased: bool
 
-    __slots__ = ("_aliased", "_census", "_local", "_origin", "_placement", "_quotient", "_seen", "_shape")
+    #: What this is a view of, where a rank's piece could not be one: (tensor, remake the view, its version).
+    _source: tuple[GlobalTensor, Callable[[torch.Tensor], torch.Tensor], int] | None
+
+    __slots__ = ("_aliased", "_census", "_local", "_origin", "_placement", "_quotient", "_seen", "_shape", "_source")
 
     @staticmethod
     def __new__(
@@ -77,6 +90,7 @@ class GlobalTensor(torch.Tensor):
         facade._census = None
         facade._origin = None
         facade._aliased = False
+        facade._source = None
         return facade
 
     # ------------------------------------------------------------------ dispatch
@@ -84,13 +98,13 @@ class GlobalTensor(torch.Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if WHERE.region:
-            return inside_region(func, args, kwargs)
+            return WITHOUT_RULE.inside_region(func, args, kwargs)
         rule = RULES.get(func)
         if rule is not None:
             result = rule(func, args, kwargs)
             if result is not NotImplemented:
                 return result
-        return fallback(func, args, kwargs)
+        return WITHOUT_RULE.fallback(func, args, kwargs)
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -116,7 +130,7 @@ class GlobalTensor(torch.Tensor):
         """The plain whole tensor; gradients flow back. Collective, unless the value was looked at before."""
         local, placement = self._local, self._placement
         if type(placement) is Whole:
-            return local
+            return local if self._source is None else self._through_source(operation)
         tracked = local.requires_grad and torch.is_grad_enabled()
         seen = self._seen
         if seen is not None:
@@ -130,6 +144,15 @@ class GlobalTensor(torch.Tensor):
         if type(placement) is Partial or value.numel() * value.element_size() <= _REMEMBER_BYTES:
             self._seen = (value, local._version, value._version)
         return value
+
+    def _through_source(self, operation: str) -> torch.Tensor:
+        """A view across ranks follows what is written to the tensor it is a view of."""
+        assert self._source is not None
+        base, remake, version = self._source
+        if base._local._version != version:
+            self._local = remake(base.whole(operation))
+            self._source = (base, remake, base._local._version)
+        return self._local
 
     def _assemble(self, operation: str) -> torch.Tensor:
         placement = self._placement
@@ -315,98 +338,6 @@ def piece_of(value: Any, placement: Placement) -> torch.Tensor:
         return collectives.cut(value, placement)
     plain: torch.Tensor = value
     return plain
-
-
-# ---------------------------------------------------------------------- fallback
-def fallback(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Make every `GlobalTensor` argument whole and run the original function: right by construction."""
-    name = getattr(func, "__name__", str(func))
-    if mutates(func, name, kwargs):
-        return _fallback_in_place(func, name, args, kwargs)
-    plain_args, plain_kwargs = made_whole((tuple(args), kwargs), name)
-    return func(*plain_args, **plain_kwargs)
-
-
-def mutates(func: Any, name: str, kwargs: dict[str, Any]) -> bool:
-    """Whether the call changes its first argument (or `out=`)."""
-    if name == "__setitem__" or kwargs.get("out") is not None or kwargs.get("inplace") is True:
-        return True
-    if name.startswith("__"):
-        return name in _IN_PLACE_DUNDERS
-    return name.endswith("_") and not name.endswith("__")
-
-
-_IN_PLACE_OPERATORS = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift"
-_IN_PLACE_DUNDERS = frozenset(f"__i{operator}__" for operator in _IN_PLACE_OPERATORS.split(" "))
-
-
-def _fallback_in_place(func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
-    """As `fallback`, then the changed whole value is put back into the object that the script holds."""
-    out = kwargs.get("out")
-    targets = [out] if out is not None else [args[0]]
-    if isinstance(out, (tuple, list)):
-        targets = list(out)
-    copies: dict[int, torch.Tensor] = {}
-    for target in targets:
-        if type(target) is GlobalTensor:
-            # A copy, since whole values may be shared with what was looked at before.
-            copies[id(target)] = target.whole(name).clone()
-
-    def swap(value: Any) -> Any:
-        return copies.get(id(value), value)
-
-    new_args = tuple(swap(a) for a in args)
-    new_kwargs = {k: type(v)(map(swap, v)) if isinstance(v, (tuple, list)) else swap(v) for k, v in kwargs.items()}
-    plain_args, plain_kwargs = made_whole((new_args, new_kwargs), name)
-    result = func(*plain_args, **plain_kwargs)
-    for target in targets:
-        if type(target) is GlobalTensor:
-            _put_back(target, copies[id(target)], name)
-    if result is None:
-        return None
-    back = {id(copies[id(t)]): t for t in targets if id(t) in copies}
-    if isinstance(result, tuple):
-        return type(result)([back.get(id(r), r) for r in result]) if out is not None else result
-    return back.get(id(result), result)
-
-
-def _put_back(target: GlobalTensor, value: torch.Tensor, name: str) -> None:
-    shape = target._shape
-    if value.shape != shape or value.dtype != target._local.dtype:
-        raise NotImplementedError(
-            f"`{name}` changes the shape or dtype of a sharded tensor in place, from {tuple(shape)} to "
-            f"{tuple(value.shape)}. Use the form that returns a new tensor, or `samestep.whole(tensor)` first."
-        )
-    placement = target._placement
-    if isinstance(placement, Shard):
-        with_history = value.requires_grad and torch.is_grad_enabled()
-        target._local.copy_(collectives.cut(value, placement, view=not with_history))
-        target._seen = None
-        target._quotient = None
-    else:
-        target.set_piece(value, WHOLE)
-
-
-def inside_region(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """A global tensor reached from inside a region (an attribute that the script set): its local piece."""
-
-    def local_piece(nest: Any) -> Any:
-        if type(nest) is GlobalTensor:
-            if type(nest._placement) is Partial:
-                return nest.whole("inside a region")
-            if nest._local.requires_grad and torch.is_grad_enabled():
-                raise NotImplementedError(
-                    "A sharded tensor that requires a gradient was used inside a module without being an argument of "
-                    "its call. Pass it as an argument, so that its gradient can be followed."
-                )
-            return nest._local
-        if isinstance(nest, (tuple, list)):
-            return type(nest)(local_piece(value) for value in nest)
-        if isinstance(nest, dict):
-            return {key: local_piece(value) for key, value in nest.items()}
-        return nest
-
-    return func(*local_piece(tuple(args)), **local_piece(kwargs))
 
 
 # ---------------------------------------------------------------------- making

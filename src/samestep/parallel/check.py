@@ -82,7 +82,7 @@ def _try_rows(
     errors = world.current().all_gather_objects(cut_error or whole_error)
     first = next((e for e in errors if e), None)
     if first is not None:
-        return f"on a few rows it raised {first}"
+        return f"on a few rows there was {first}"
     for name, buffer in whole_buffers.items():
         if name in cut_buffers and not (buffer.shape == cut_buffers[name].shape and _close(cut_buffers[name], buffer)):
             return f"its buffer `{name}` takes in the whole batch"
@@ -100,7 +100,7 @@ def _samples(
     def batch_dim(tensor: torch.Tensor) -> int | None:
         if type(tensor) is GlobalTensor:
             p = tensor._placement
-            if isinstance(p, Shard) and p.sizes == placement.sizes:
+            if isinstance(p, Shard) and p.total == rows:
                 return p.dim
         if tensor.dim() and tensor.size(0) == rows and not isinstance(tensor, nn.Parameter):
             return 0
@@ -132,8 +132,11 @@ def _quiet_run(module: nn.Module, arguments: Any, *, inside: bool) -> tuple[Any,
     args, kwargs = map_tensors(lambda t: t.clone(), arguments)
     WHERE.region += inside
     try:
-        with torch.no_grad(), restored(module), deterministic_random(), contextlib.redirect_stdout(io.StringIO()):
+        quiet = contextlib.redirect_stdout(io.StringIO())
+        with torch.no_grad(), restored(module), deterministic_random(module) as reads, quiet:
             output = module(*args, **kwargs)
+            if reads:
+                return None, "a number that it reads off its batch, which may decide what it does", {}
             return output, None, {name: b.detach().clone() for name, b in module.named_buffers()}
     except Exception as error:
         return None, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}", {}

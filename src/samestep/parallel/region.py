@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from samestep import world
+from samestep import torch_private, world
 from samestep.globalview import collectives
-from samestep.globalview.placement import Shard
+from samestep.globalview.placement import Shard, Whole
 from samestep.globalview.tensor import WHERE, GlobalTensor, node_name, shard_whole
 from samestep.ledger import LEDGER
 from samestep.nest import map_tensors, tensors
@@ -39,6 +39,7 @@ class _Known:
         self.buckets: list[Bucket] = []
         self.has_state = any(True for _ in module.parameters()) or any(True for _ in module.buffers())
         self.agreed = False
+        self.needs_true_gradients = False
 
 
 _KNOWN: weakref.WeakKeyDictionary[nn.Module, _Known] = weakref.WeakKeyDictionary()
@@ -53,6 +54,8 @@ def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     lead = _lead(args, kwargs)
     if lead is None or isinstance(module, nn.modules.loss._Loss):
         LEDGER.whole_calls += lead is None
+        if lead is None:  # rows taken from a batch are whole: plain tensors are faster inside
+            args, kwargs = map_tensors(_plain, (args, kwargs))
         return _original_call(module, *args, **kwargs)
     known = _KNOWN.get(module)
     if known is None:
@@ -60,6 +63,11 @@ def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     if not known.has_state:
         return _original_call(module, *args, **kwargs)
     return _run(module, known, args, kwargs, lead)
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    whole = type(tensor) is GlobalTensor and isinstance(tensor._placement, Whole)
+    return tensor.whole() if whole else tensor  # type: ignore[attr-defined]
 
 
 def _lead(args: Any, kwargs: Any) -> GlobalTensor | None:
@@ -86,15 +94,13 @@ def _run(module: nn.Module, known: _Known, args: Any, kwargs: Any, lead: GlobalT
         plan = decide(module, args, kwargs, placement, lambda nest, place: enter(nest, place, detached=True))
         known.plans[module.training] = plan
         LEDGER.regions[f"{name_of(module)} ({'training' if module.training else 'evaluation'})"] = plan.describe()
-    if not plan.split:
+    if not plan.split or (torch.is_grad_enabled() and not _refresh_buckets(module, known)):
         _name_children(module)
         return _original_call(module, *args, **kwargs)
     return _split(module, known, plan, args, kwargs, placement)
 
 
 def _split(module: nn.Module, known: _Known, plan: Plan, args: Any, kwargs: Any, placement: Shard) -> Any:
-    if torch.is_grad_enabled():
-        _refresh_buckets(module, known)
     local_args, local_kwargs = enter((args, kwargs), placement)
     LEDGER.region_calls += 1
     WHERE.region += 1
@@ -106,13 +112,26 @@ def _split(module: nn.Module, known: _Known, plan: Plan, args: Any, kwargs: Any,
     return leave(output, plan, placement, known.buckets, name_of(module))
 
 
-def _refresh_buckets(module: nn.Module, known: _Known) -> None:
-    """Register parameters that are new or newly trainable."""
+def _refresh_buckets(module: nn.Module, known: _Known) -> bool:
+    """Register parameters that are new or newly trainable; False if one needs its true gradient during backward.
+
+    A parameter that is itself computed (`functional_call`), or that has a hook of the script's, must not meet a
+    gradient of one rank's rows in the region's units. Its module is opened instead.
+    """
     parameters = _parameters_of(module)
-    signature = [(id(p), p.requires_grad) for p in parameters]
+    signature = [(id(p), p.requires_grad, torch_private.hook_count(p)) for p in parameters]
     if signature != known.signature:
-        known.buckets = REDUCER.register(parameters)
-        known.signature = signature
+        known.needs_true_gradients = any(_is_watched(p) for p in parameters)
+        known.buckets = [] if known.needs_true_gradients else REDUCER.register(parameters)
+        known.signature = [(id(p), p.requires_grad, torch_private.hook_count(p)) for p in parameters]
+    return not known.needs_true_gradients
+
+
+def _is_watched(parameter: torch.Tensor) -> bool:
+    if not parameter.requires_grad:
+        return False
+    own_hooks = 1 if REDUCER.owns(parameter) else 0
+    return not parameter.is_leaf or torch_private.hook_count(parameter) > own_hooks
 
 
 def _parameters_of(module: nn.Module) -> list[nn.Parameter]:
@@ -140,7 +159,7 @@ def _dealt_anew(module: nn.Module, args: Any, kwargs: Any, placement: Shard) -> 
     def deal(tensor: torch.Tensor) -> torch.Tensor:
         if type(tensor) is not GlobalTensor:
             return tensor
-        same = isinstance(tensor._placement, Shard) and tensor._placement.sizes == placement.sizes
+        same = isinstance(tensor._placement, Shard) and tensor._placement.total == rows
         whole = tensor.whole("rows dealt out anew")
         if rows < here.size or not same:
             return whole
@@ -153,42 +172,27 @@ def _dealt_anew(module: nn.Module, args: Any, kwargs: Any, placement: Shard) -> 
 
 
 # ---------------------------------------------------------------------- the border
-class _EnterShard(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, local: torch.Tensor) -> torch.Tensor:
-        return local.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-        return collectives.scale_units(grad, 1 / world.current().size)
-
-
-class _EnterWhole(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, whole: torch.Tensor) -> torch.Tensor:
-        return whole.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return collectives.apply(collectives.AverageUnits, grad)
-
-
 def enter(nest: Any, placement: Shard, *, detached: bool = False) -> Any:
     """Arguments as the region sees them: plain tensors, the batch's ones cut to the rank's rows."""
     rows = sum(placement.sizes)
     tracking = torch.is_grad_enabled() and not detached
+
+    def cut_in(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+        local = collectives.cut(tensor, Shard(dim, placement.sizes), view=True)
+        return collectives.apply(collectives.CrossIn, local, 1) if tracking and local.requires_grad else local
 
     def take(tensor: torch.Tensor) -> torch.Tensor:
         if type(tensor) is GlobalTensor:
             p = tensor._placement
             if isinstance(p, Shard) and p.sizes == placement.sizes:
                 local = tensor._local
-                return collectives.apply(_EnterShard, local) if tracking and local.requires_grad else local
+                return collectives.apply(collectives.CrossIn, local, 1) if tracking and local.requires_grad else local
             tensor = tensor.whole("argument of a module")
+            if isinstance(p, Shard) and p.total == rows:  # the same rows, dealt otherwise
+                return cut_in(tensor, p.dim)
         if tensor.dim() and tensor.size(0) == rows and not isinstance(tensor, nn.Parameter):
-            local = collectives.cut(tensor, Shard(0, placement.sizes), view=True)
-            return collectives.apply(_EnterShard, local) if tracking and local.requires_grad else local
-        return collectives.apply(_EnterWhole, tensor) if tracking and tensor.requires_grad else tensor
+            return cut_in(tensor, 0)
+        return collectives.apply(collectives.WholeIn, tensor) if tracking and tensor.requires_grad else tensor
 
     return map_tensors(take, nest)
 
@@ -196,7 +200,6 @@ def enter(nest: Any, placement: Shard, *, detached: bool = False) -> Any:
 def leave(output: Any, plan: Plan, placement: Shard, buckets: list[Bucket], name: str) -> Any:
     """The region's outputs as the script sees them."""
     layouts = iter(plan.layouts)
-    size = world.current().size
 
     def give(tensor: torch.Tensor) -> torch.Tensor:
         layout = next(layouts, None)
@@ -215,13 +218,7 @@ def leave(output: Any, plan: Plan, placement: Shard, buckets: list[Bucket], name
             )
         origin = node_name(tensor)
         if tensor.requires_grad and torch.is_grad_enabled():
-            tensor = tensor.clone()
-
-            def cross(grad: torch.Tensor) -> torch.Tensor:
-                REDUCER.activate(buckets)
-                return collectives.scale_units(grad, size)
-
-            tensor.register_hook(cross)
+            tensor = collectives.apply(collectives.CrossOut, tensor, 1, lambda: REDUCER.activate(buckets))
         shape = list(tensor.shape)
         shape[place.dim] = sum(sizes)
         result = GlobalTensor(tensor, place, shape)

@@ -38,9 +38,21 @@ _CONSTANTS = {
 }
 
 
+#: Operations that hand a tensor's contents to Python, which may branch on them.
+_READS = ("_local_scalar_dense", "equal", "is_nonzero", "item")
+
+
 class _Deterministic(TorchDispatchMode):
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        # Parameters and buffers are the same on every rank: reading them decides the same everywhere.
+        self.known = {id(t) for t in (*module.parameters(), *module.buffers())}
+        self.reads: list[str] = []
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func.overloadpacket.__name__ in _READS and id(args[0]) not in self.known:
+            self.reads.append(func.overloadpacket.__name__)
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
         name = func.overloadpacket.__name__
@@ -55,13 +67,16 @@ class _Deterministic(TorchDispatchMode):
 
 
 @contextmanager
-def deterministic_random() -> Iterator[None]:
-    """Within: torch's random operations give constants; after: all streams stand where they stood."""
+def deterministic_random(module: nn.Module) -> Iterator[list[str]]:
+    """Within: torch's random operations give constants; after: all streams stand where they stood.
+
+    Gives a list that fills with the operations by which the module reads numbers off its batch.
+    """
     python = random.getstate()
     numpy = _numpy_state()
-    mode: Any = _Deterministic
-    with torch.random.fork_rng(devices=_cuda_devices()), mode():
-        yield
+    mode: Any = _Deterministic(module)
+    with torch.random.fork_rng(devices=_cuda_devices()), mode:
+        yield mode.reads
     random.setstate(python)
     if numpy is not None:
         import numpy as np

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from samestep.globalview import fallback  # noqa: F401  (fills in what happens without a rule)
 from samestep.globalview.rules import indexing, loss, matmul, pointwise, reduction, samplewise, shape
 from samestep.globalview.tensor import RULES
 

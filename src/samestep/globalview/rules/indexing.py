@@ -8,10 +8,11 @@ import torch
 
 from samestep import world
 from samestep.globalview import collectives
+from samestep.globalview.fallback import fallback
 from samestep.globalview.placement import Shard
 from samestep.globalview.rules.registry import register
 from samestep.globalview.rules.shape import wrap_at
-from samestep.globalview.tensor import GlobalTensor, fallback, shard_whole
+from samestep.globalview.tensor import GlobalTensor, shard_whole
 
 _PLAIN = (int, slice, type(None), type(Ellipsis))
 

@@ -15,10 +15,11 @@ import torch
 
 from samestep.globalview import collectives
 from samestep.globalview.census import pass_on
+from samestep.globalview.fallback import fallback, mutates
 from samestep.globalview.placement import Shard
 from samestep.globalview.rules.partial import linear
 from samestep.globalview.rules.registry import functions_named, register
-from samestep.globalview.tensor import GlobalTensor, fallback, mutates
+from samestep.globalview.tensor import GlobalTensor
 
 UNARY = """
 abs absolute acos acosh arccos arccosh angle asin asinh arcsin arcsinh atan atanh arctan arctanh bitwise_not ceil

@@ -11,9 +11,10 @@ import torch
 
 from samestep import world
 from samestep.globalview.census import pass_on
+from samestep.globalview.fallback import fallback
 from samestep.globalview.placement import Partial, Shard
 from samestep.globalview.rules.registry import register
-from samestep.globalview.tensor import GlobalTensor, fallback, numel_of, partial, shard_whole
+from samestep.globalview.tensor import GlobalTensor, numel_of, partial, shard_whole
 
 
 def _sharded(args: Any) -> Shard | None:

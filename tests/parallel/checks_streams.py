@@ -1,0 +1,148 @@
+"""Random numbers: a region draws from the rank's own stream, and the script's stream stays that of one process."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from inside.claims import case, patterns, same, true, world
+from torch import nn
+
+import samestep
+
+ROWS = 6
+
+
+def _draws() -> list[Any]:
+    return [torch.rand(3), torch.randperm(5), random.random(), float(np.random.rand()), torch.randn(2)]
+
+
+class Noisy(nn.Module):
+    """Draws in every way that modules draw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.drop(self.layer(x)) + torch.randn_like(x) * 0.1
+        return x + torch.rand(x.size(0), 1) + torch.bernoulli(torch.full_like(x, 0.5))
+
+
+def check_the_scripts_streams_do_not_move() -> None:
+    torch.manual_seed(5)
+    random.seed(5)
+    np.random.seed(5)
+    truth = [_draws() for _ in range(4)]
+    x = torch.randn(ROWS, 4, generator=torch.Generator().manual_seed(1))
+    for sizes in patterns(ROWS):
+        if 0 in sizes:  # rows are dealt anew or computed whole; what is whole may draw from the script's stream
+            continue
+        with case(sizes):
+            model = Noisy()
+            torch.manual_seed(5)
+            random.seed(5)
+            np.random.seed(5)
+            got = []
+            for _ in range(4):
+                got.append(_draws())
+                model(samestep.shard(x, 0, sizes)).sum().backward()
+            everyone = world().all_gather_objects([[v.tolist() if hasattr(v, "tolist") else v for v in d] for d in got])
+            true(all(one == everyone[0] for one in everyone), "the ranks' streams differ")
+            same(got, truth, "the script's stream moved")
+
+
+def check_what_the_script_draws_is_alike_after_everything() -> None:
+    """Whatever was split, opened or whole: the ranks must go on drawing alike."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+    opened = Noisy()
+    x = torch.randn(ROWS, 4)
+    for sizes in patterns(ROWS):
+        with case(sizes):
+            sharded = samestep.shard(x, 0, sizes)
+            F.dropout(model(sharded), 0.5).sum().backward()
+            torch.rand_like(sharded)
+            sharded.clone().normal_()
+            (sharded > 0).float().bernoulli()
+            model(sharded[:1])
+            model(sharded[sharded[:, 0] > 0])
+            opened(sharded - sharded.mean(0))
+            torch.multinomial(sharded.softmax(1), 1)
+            everyone = world().all_gather_objects([torch.rand(2).tolist(), random.random(), float(np.random.rand())])
+            true(all(one == everyone[0] for one in everyone), f"the ranks draw differently: {everyone}")
+
+
+def check_script_level_draws_are_those_of_one_device() -> None:
+    x = torch.linspace(0.05, 0.95, ROWS * 4).view(ROWS, 4)
+    ways: dict[str, Any] = {
+        "rand_like": torch.rand_like,
+        "randn_like": torch.randn_like,
+        "randint_like": lambda t: torch.randint_like(t, 10),
+        "bernoulli": torch.bernoulli,
+        "bernoulli p": lambda t: t.bernoulli(0.3),
+        "dropout": lambda t: F.dropout(t, 0.5),
+        "multinomial": lambda t: torch.multinomial(t, 2),
+        "normal_": lambda t: t.clone().normal_(),
+        "uniform_": lambda t: t.clone().uniform_(2, 3),
+        "normal": lambda t: torch.normal(t, 0.1),
+        "poisson": lambda t: torch.poisson(t * 5),
+        "rrelu": lambda t: F.rrelu(t - 0.5, training=True),
+        "gumbel": lambda t: F.gumbel_softmax(t.log(), hard=True),
+        "shuffled": lambda t: t[torch.randperm(t.size(0))],
+        "exponential_": lambda t: t.clone().exponential_(),
+        "mixup": lambda t: 0.3 * t + 0.7 * t[torch.randperm(len(t))],
+    }
+    for name, way in ways.items():
+        torch.manual_seed(9)
+        truth, after = way(x), torch.rand(2)
+        for sizes in patterns(ROWS):
+            with case((name, sizes)):
+                torch.manual_seed(9)
+                same(way(samestep.shard(x, 0, sizes)), truth)
+                same(torch.rand(2), after, "the stream afterwards")
+
+
+def check_masks_differ_between_rows_and_calls() -> None:
+    model = nn.Sequential(nn.Linear(8, 32), nn.Dropout(0.5))
+    nn.init.zeros_(model[0].weight)
+    nn.init.ones_(model[0].bias)
+    x = samestep.shard(torch.randn(world().size * 2, 8))
+    first, second = (samestep.whole(model(x)) != 0 for _ in range(2))
+    rows = {tuple(row.tolist()) for row in (*first, *second)}
+    true(len(rows) == 4 * world().size, f"only {len(rows)} different masks of 32 among {4 * world().size} rows")
+
+
+def check_a_seed_gives_the_same_masks_again() -> None:
+    model = nn.Sequential(nn.Linear(8, 32), nn.Dropout(0.5))
+    x = samestep.shard(torch.randn(world().size * 2, 8))
+    outs = []
+    for seed in (4, 4, 5):
+        torch.manual_seed(seed)
+        outs.append(samestep.whole(model(x)).detach())
+    same(outs[0], outs[1], "the same seed")
+    true(not torch.equal(outs[0], outs[2]), "another seed gave the same masks")
+
+
+def check_a_saved_state_gives_the_same_masks_again() -> None:
+    """`get_rng_state`/`set_rng_state`, as checkpointing and resuming do."""
+    model = nn.Sequential(nn.Linear(8, 32), nn.Dropout(0.5))
+    x = samestep.shard(torch.randn(world().size * 2, 8))
+    torch.manual_seed(4)
+    model(x)
+    with torch.random.fork_rng():
+        inside = torch.rand(2)
+    same(torch.rand(2), inside, "fork_rng")
+
+
+def check_evaluation_is_not_random() -> None:
+    model = Noisy().eval()
+    model.forward = lambda x: model.drop(model.layer(x))  # type: ignore[method-assign]
+    x = torch.randn(ROWS, 4)
+    expected = model.layer(x).detach()
+    for sizes in patterns(ROWS):
+        with case(sizes):
+            same(model(samestep.shard(x, 0, sizes)), expected)

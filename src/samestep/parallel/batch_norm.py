@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from samestep import world
 from samestep.globalview import collectives
 from samestep.globalview.tensor import WHERE
+from samestep.parallel.stillness import own_reads
 
 _torch_batch_norm = F.batch_norm
 
@@ -63,7 +64,8 @@ def _global_statistics(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int
         total = counts.sum()
         global_mean = (means * counts).sum(0) / total
         spread = ((variances + (means - global_mean) ** 2) * counts).sum(0) / total
-    return global_mean.to(mean.dtype), spread.to(mean.dtype), int(total)
+    with own_reads():
+        return global_mean.to(mean.dtype), spread.to(mean.dtype), int(total)
 
 
 class _Normalize(torch.autograd.Function):

@@ -42,16 +42,30 @@ _CONSTANTS = {
 _READS = ("_local_scalar_dense", "equal", "is_nonzero", "item")
 
 
+_ours = 0
+
+
+@contextmanager
+def own_reads() -> Iterator[None]:
+    """Within: numbers are read by Samestep, not by the module."""
+    global _ours
+    _ours += 1
+    try:
+        yield
+    finally:
+        _ours -= 1
+
+
 class _Deterministic(TorchDispatchMode):
     def __init__(self, module: nn.Module) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         # Parameters and buffers are the same on every rank: reading them decides the same everywhere.
-        self.known = {id(t) for t in (*module.parameters(), *module.buffers())}
+        self.known = {t.data_ptr() for t in (*module.parameters(), *module.buffers())}
         self.reads: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func.overloadpacket.__name__ in _READS and id(args[0]) not in self.known:
+        if not _ours and func.overloadpacket.__name__ in _READS and args[0].data_ptr() not in self.known:
             self.reads.append(func.overloadpacket.__name__)
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)

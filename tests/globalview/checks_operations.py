@@ -198,7 +198,7 @@ GLOBAL: dict[str, Callable[[torch.Tensor], Any]] = {
     "cat 0 whole": lambda x: torch.cat([x, torch.zeros(2, 4)]),
     "cat 0 then rows": lambda x: torch.cat([x, x])[: len(x)] + x,
     "stack 0": lambda x: torch.stack([x, x]),
-    "stack list": lambda x: torch.stack([row for row in x]),
+    "stack list": lambda x: torch.stack(list(x)),
     "repeat 0": lambda x: x.repeat(2, 1),
     "repeat_interleave": lambda x: x.repeat_interleave(2, 0),
     "flip 0": lambda x: x.flip(0),

@@ -1,4 +1,4 @@
-"""Sums over the ranks that are not added up yet (losses, counts): they must behave as the numbers that they stand for."""
+"""Sums over the ranks that are not added up yet (losses, counts) behave as the numbers that they stand for."""
 
 from __future__ import annotations
 

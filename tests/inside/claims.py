@@ -115,13 +115,13 @@ def same_weights(model: nn.Module, truth: nn.Module, text: str = "weights", *, s
     same(dict(model.state_dict()), dict(truth.state_dict()), text, scale=scale)
 
 
-def raises(kind: type[BaseException], action: Callable[[], Any], text: str) -> None:
-    """`action` must raise `kind`, as the plain form does."""
+def raises(kind: Any, text: str, action: Callable[..., Any], *args: Any) -> None:
+    """`action(*args)` must raise `kind` (one or several exceptions), as the plain form does."""
     try:
-        action()
+        action(*args)
     except kind:
         return
-    note(f"{text}: did not raise {kind.__name__}")
+    note(f"{text}: did not raise {kind}")
 
 
 def world() -> World:

@@ -1,4 +1,4 @@
-"""What modules take and give: any nest, any layout, other arguments than the batch, and rows that depend on each other."""
+"""What modules take and give: any nest and layout, other arguments than the batch, rows that depend on each other."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from inside.claims import case, patterns, same, same_gradients, same_weights, true, twins
 from torch import nn
 
 import samestep
+from inside.claims import case, patterns, same, same_gradients, same_weights, true, twins
 from samestep.globalview.tensor import GlobalTensor
 
 ROWS = 7

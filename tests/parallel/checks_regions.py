@@ -1,57 +1,16 @@
-"""Modules called with a sharded batch: outputs and parameter gradients are those of the whole batch, whatever they do."""
+"""Modules called with a sharded batch: outputs and gradients are those of the whole batch, whatever they do."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from inside.claims import case, patterns, raises, same, same_gradients, same_weights, twins
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 import samestep
-
-ROWS = 7
-
-Step = Callable[[Any, torch.Tensor, torch.Tensor], Any]
-
-
-def _data() -> tuple[torch.Tensor, torch.Tensor]:
-    torch.manual_seed(61)
-    return torch.randn(ROWS, 4), torch.randint(0, 3, (ROWS,))
-
-
-def _net() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
-
-
-def _both(make: Callable[[], Any], step: Step, *, scale: float = 1.0) -> None:
-    """What `step(model, x, y)` returns, the gradients and the weights agree with those of whole tensors."""
-    x, y = _data()
-    truth = twins(make)[1]
-    expected = step(truth, x.clone(), y)
-    for sizes in patterns(ROWS):
-        with case(sizes):
-            ours = twins(make)[0]
-            got = step(ours, samestep.shard(x.clone(), 0, sizes), samestep.shard(y, 0, sizes))
-            same(got, expected, "returned", scale=scale)
-            same_gradients(ours, truth, scale=scale)
-            same_weights(ours, truth, scale=scale)
-
-
-def _train(model: nn.Module, loss: Callable[[], torch.Tensor], steps: int = 3, lr: float = 0.1) -> list[float]:
-    optimizer = torch.optim.SGD(model.parameters(), lr, momentum=0.9)
-    losses = []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        value = loss()
-        value.backward()
-        optimizer.step()
-        losses.append(value.item())
-    return losses
+from inside.claims import case, patterns, same_gradients, twins
+from inside.training import ROWS, all_of, both, data, train
 
 
 class Branches(nn.Module):
@@ -71,20 +30,18 @@ class Branches(nn.Module):
 
 def check_parameters_without_a_gradient() -> None:
     def unused(model: Branches, x: torch.Tensor, y: torch.Tensor) -> Any:
-        return _train(model, lambda: F.cross_entropy(model(x), y))
+        return train(model, lambda: F.cross_entropy(model(x), y))
 
     def alternating(model: Branches, x: torch.Tensor, y: torch.Tensor) -> Any:
         ways = iter(["a", "b", "ab", "a"])
-        return _train(model, lambda: F.cross_entropy(model(x, next(ways)), y), 4)
+        return train(model, lambda: F.cross_entropy(model(x, next(ways)), y), 4)
 
     def zero_grad_to_zero(model: Branches, x: torch.Tensor, y: torch.Tensor) -> Any:
         for which in ("ab", "a"):
             model.zero_grad(set_to_none=False)
             F.cross_entropy(model(x, which), y).backward()
 
-    for step in (unused, alternating, zero_grad_to_zero):
-        with case(step.__name__):
-            _both(Branches, step)
+    all_of(unused, alternating, zero_grad_to_zero, make=Branches)
 
 
 class RowBranch(nn.Module):
@@ -117,13 +74,13 @@ class Experts(nn.Module):
 
 def check_parameters_used_on_some_ranks_only() -> None:
     def step(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Any:
-        return _train(model, lambda: F.cross_entropy(model(x), y))
+        return train(model, lambda: F.cross_entropy(model(x), y))
 
-    _both(Experts, step)
+    both(step, Experts)
 
 
 def check_a_branch_on_the_whole_batch() -> None:
-    x, y = _data()
+    x, y = data()
     x = x.abs()
     x[-1] = -50.0
     truth = twins(RowBranch)[1]
@@ -160,7 +117,7 @@ def check_freezing_and_unfreezing() -> None:
 
     for step_ in (step, everything_frozen):
         with case(step_.__name__):
-            _both(_net, step_)
+            both(step_)
 
 
 class Tied(nn.Module):
@@ -180,10 +137,10 @@ class Tied(nn.Module):
 
 def check_shared_parameters() -> None:
     def tied(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
-        return _train(model, lambda: F.mse_loss(model(x), x))
+        return train(model, lambda: F.mse_loss(model(x), x))
 
     with case("tied weights"):
-        _both(Tied, tied)
+        both(tied, Tied)
 
     class Two(nn.Module):
         def __init__(self) -> None:
@@ -193,7 +150,7 @@ def check_shared_parameters() -> None:
             self.right = nn.Sequential(shared, nn.Tanh(), nn.Linear(4, 3))
 
     def two_regions(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
-        return _train(model, lambda: F.cross_entropy(model.left(x), y) + F.mse_loss(model.right(x), model.left(x)))
+        return train(model, lambda: F.cross_entropy(model.left(x), y) + F.mse_loss(model.right(x), model.left(x)))
 
     def one_after_the_other(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
         F.cross_entropy(model.left(x), y).backward()
@@ -201,25 +158,23 @@ def check_shared_parameters() -> None:
 
     def weight_outside(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
         hidden = F.linear(x, model.left[0].weight)
-        return _train(model, lambda: F.cross_entropy(model.left(x), y) + (hidden.detach() ** 2).mean(), 2)
+        return train(model, lambda: F.cross_entropy(model.left(x), y) + (hidden.detach() ** 2).mean(), 2)
 
     def weight_in_the_loss(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
-        return _train(
+        return train(
             model, lambda: F.cross_entropy(model.left(x), y) + F.linear(x, model.left[0].weight).pow(2).mean(), 2
         )
 
-    for step in (two_regions, one_after_the_other, weight_outside, weight_in_the_loss):
-        with case(step.__name__):
-            _both(Two, step)
+    all_of(two_regions, one_after_the_other, weight_outside, weight_in_the_loss, make=Two)
 
 
 def check_several_calls_before_one_backward() -> None:
     def three(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
-        return _train(model, lambda: sum(F.cross_entropy(model(x * k), y) for k in (1.0, 2.0, -1.0)))
+        return train(model, lambda: sum(F.cross_entropy(model(x * k), y) for k in (1.0, 2.0, -1.0)))
 
     def whole_and_sharded(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
         fixed = torch.linspace(-1, 1, 8).view(2, 4)
-        return _train(model, lambda: F.cross_entropy(model(x), y) + (model(fixed) ** 2).mean())
+        return train(model, lambda: F.cross_entropy(model(x), y) + (model(fixed) ** 2).mean())
 
     def whole_only_in_between(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
         fixed = torch.linspace(-1, 1, 8).view(2, 4)
@@ -234,217 +189,20 @@ def check_several_calls_before_one_backward() -> None:
                 state = torch.cat([model(state), x[:, :1]], 1)
             return (state**2).mean()
 
-        return _train(model, loss)
+        return train(model, loss)
 
     def of_a_slice(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
-        return _train(model, lambda: F.cross_entropy(model(x[:5]), y[:5]) + F.cross_entropy(model(x[2:]), y[2:]))
+        return train(model, lambda: F.cross_entropy(model(x[:5]), y[:5]) + F.cross_entropy(model(x[2:]), y[2:]))
 
     def of_a_mask(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
         keep = x[:, 0] > 0
-        return _train(model, lambda: F.cross_entropy(model(x[keep]), y[keep]))
+        return train(model, lambda: F.cross_entropy(model(x[keep]), y[keep]))
 
     def of_one_row(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
-        return _train(model, lambda: F.cross_entropy(model(x[3:4]), y[3:4]) + model(x[6]).sum() + model(x[0:0]).sum())
+        return train(model, lambda: F.cross_entropy(model(x[3:4]), y[3:4]) + model(x[6]).sum() + model(x[0:0]).sum())
 
     def of_two_batches(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
-        return _train(model, lambda: F.cross_entropy(model(torch.cat([x, -x])), torch.cat([y, y])))
+        return train(model, lambda: F.cross_entropy(model(torch.cat([x, -x])), torch.cat([y, y])))
 
     steps = (three, whole_and_sharded, whole_only_in_between, recurrent, of_a_slice, of_a_mask, of_one_row)
-    for step in (*steps, of_two_batches):
-        with case(step.__name__):
-            _both(_net, step)
-
-
-def check_accumulation_over_several_backwards() -> None:
-    def accumulated(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
-        optimizer = torch.optim.Adam(model.parameters(), 0.05)
-        for number in range(6):
-            (F.cross_entropy(model(x * (number + 1)), y) / 3).backward()
-            if number % 3 == 2:
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
-                optimizer.zero_grad()
-
-    def with_penalty_between(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
-        sum((p**2).sum() for p in model.parameters()).backward()
-        F.cross_entropy(model(x), y).backward()
-        sum(p.abs().sum() for p in model.parameters()).backward()
-        F.cross_entropy(model(x), y, reduction="sum").backward()
-
-    def gradient_given_before(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
-        for p in model.parameters():
-            p.grad = torch.ones_like(p)
-        F.cross_entropy(model(x), y).backward()
-
-    for step in (accumulated, with_penalty_between, gradient_given_before):
-        with case(step.__name__):
-            _both(_net, step)
-
-
-def check_adversarial_training() -> None:
-    class Pair(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.generator = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 4))
-            self.critic = nn.Sequential(nn.Linear(4, 6), nn.LeakyReLU(0.2), nn.Linear(6, 1))
-
-    def step(pair: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
-        first = torch.optim.Adam(pair.generator.parameters(), 0.02)
-        second = torch.optim.Adam(pair.critic.parameters(), 0.02)
-        judge = nn.BCEWithLogitsLoss()
-        logged = []
-        for _ in range(3):
-            pair.critic.requires_grad_(True)
-            second.zero_grad()
-            fake = pair.generator(torch.flip(x, (1,)))
-            real_loss = judge(pair.critic(x), torch.ones(x.size(0), 1))
-            fake_loss = judge(pair.critic(fake.detach()), torch.zeros(x.size(0), 1))
-            (real_loss + fake_loss).backward()
-            second.step()
-            pair.critic.requires_grad_(False)
-            first.zero_grad()
-            loss = judge(pair.critic(fake), torch.ones_like(real_loss).expand(x.size(0), 1))
-            loss.backward()
-            first.step()
-            logged.append([real_loss.item(), fake_loss.item(), loss.item()])
-        return logged
-
-    _both(Pair, step, scale=3)
-
-
-class Checkpointed(nn.Module):
-    def __init__(self, reentrant: bool) -> None:
-        super().__init__()
-        self.reentrant = reentrant
-        self.first, self.second, self.last = nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = self.first(x)
-        hidden = checkpoint(lambda h: torch.tanh(self.second(h)), hidden, use_reentrant=self.reentrant)
-        hidden = checkpoint(lambda h: torch.tanh(self.second(h)), hidden, use_reentrant=self.reentrant)
-        return self.last(hidden)
-
-
-def check_checkpointing() -> None:
-    def inside(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
-        return _train(model, lambda: F.cross_entropy(model(x), y))
-
-    def outside(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
-        def loss() -> torch.Tensor:
-            hidden = model.first(x)
-            hidden = checkpoint(model.second, hidden, use_reentrant=model.reentrant)
-            return F.cross_entropy(model.last(hidden), y)
-
-        return _train(model, loss)
-
-    for reentrant in (False, True):
-        for step in (inside, outside):
-            with case((step.__name__, "reentrant" if reentrant else "not reentrant")):
-                _both(lambda kind=reentrant: Checkpointed(kind), step)
-
-
-def check_sparse_gradients() -> None:
-    class Words(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = nn.Embedding(10, 4, sparse=True)
-            self.head = nn.Linear(4, 3)
-
-        def forward(self, words: torch.Tensor) -> torch.Tensor:
-            return self.head(self.table(words).mean(1))
-
-    words = torch.arange(ROWS * 2).view(ROWS, 2) % 10
-    for sizes in patterns(ROWS):
-        with case(sizes):
-            ours, truth = twins(Words)
-            y = _data()[1]
-            for model, x, goal in ((ours, samestep.shard(words, 0, sizes), samestep.shard(y, 0, sizes)), (truth, words, y)):
-                optimizer = torch.optim.SGD(model.parameters(), 0.5)
-                for _ in range(3):
-                    optimizer.zero_grad()
-                    F.cross_entropy(model(x), goal).backward()
-                    optimizer.step()
-                F.cross_entropy(model(x), goal).backward()
-                same(model.table.weight.grad.is_sparse, True, "sparse")
-            same_gradients(ours, truth)
-            same_weights(ours, truth)
-
-
-def check_lbfgs() -> None:
-    def step(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
-        optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
-
-        def closure() -> torch.Tensor:
-            optimizer.zero_grad()
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            return loss
-
-        return [float(optimizer.step(closure)) for _ in range(2)]
-
-    _both(_net, step, scale=30)
-
-
-def check_a_backward_that_raises_leaves_nothing_behind() -> None:
-    def step(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
-        def stop(grad: torch.Tensor) -> None:
-            raise ValueError("stopped")
-
-        handle = model[0].weight.register_hook(stop)
-        hidden = F.cross_entropy(model(x), y)
-        raises(ValueError, hidden.backward, "the hook's error")
-        handle.remove()
-        model.zero_grad()
-        losses = _train(model, lambda: F.cross_entropy(model(x), y))
-        out = model(x)
-        tripped = out.register_hook(stop)
-        raises(ValueError, F.cross_entropy(out, y).backward, "the output hook's error")
-        tripped.remove()
-        model.zero_grad()
-        return losses + _train(model, lambda: F.cross_entropy(model(x), y))
-
-    _both(_net, step)
-
-
-def check_a_forward_that_raises_leaves_nothing_behind() -> None:
-    class Picky(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(4, 3)
-            self.ready = True
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            out = self.layer(x)
-            if not self.ready:
-                raise ValueError("not ready")
-            return out
-
-    def step(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
-        model.ready = False
-        raises(ValueError, lambda: model(x), "the first call")
-        model.ready = True
-        first = _train(model, lambda: F.cross_entropy(model(x), y))
-        model.ready = False
-        raises(ValueError, lambda: model(x), "a later call")
-        model.ready = True
-        return first + _train(model, lambda: F.cross_entropy(model(x), y))
-
-    _both(Picky, step)
-
-
-def check_a_copied_model_goes_on_by_itself() -> None:
-    def step(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
-        _train(model, lambda: F.cross_entropy(model(x), y), 2)
-        average = copy.deepcopy(model)
-        for p in average.parameters():
-            p.requires_grad_(False)
-        for _ in range(2):
-            _train(model, lambda: F.cross_entropy(model(x), y) + F.mse_loss(model(x), average(x)), 1)
-            with torch.no_grad():
-                for kept, p in zip(average.parameters(), model.parameters(), strict=True):
-                    kept.mul_(0.9).add_(p, alpha=0.1)
-        student = copy.deepcopy(model).requires_grad_(True)
-        losses = _train(student, lambda: F.cross_entropy(student(x), y))
-        return [losses, average.state_dict(), student.state_dict(), average(x).argmax(1)]
-
-    _both(_net, step)
+    all_of(*steps, of_two_batches)

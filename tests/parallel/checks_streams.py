@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from inside.claims import case, patterns, same, true, world
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import samestep
+from inside.claims import case, patterns, same, true, world
 
 ROWS = 6
 
@@ -136,6 +137,38 @@ def check_a_saved_state_gives_the_same_masks_again() -> None:
     with torch.random.fork_rng():
         inside = torch.rand(2)
     same(torch.rand(2), inside, "fork_rng")
+
+
+def check_masks_are_the_same_when_activations_are_computed_again() -> None:
+    """Checkpointing runs a module a second time in backward: with other masks the gradients would be wrong."""
+
+    class Inside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.5))
+            nn.init.ones_(self.net[0].bias)
+            nn.init.zeros_(self.net[0].weight)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return checkpoint(self.net, x * self.net[0].bias[0], use_reentrant=False)
+
+    x = torch.randn(ROWS, 4)
+    for reentrant in (False, True):
+        for sizes in patterns(ROWS):
+            with case(("outside", reentrant, sizes)):
+                model = Inside()
+                tracked = x.clone().requires_grad_()
+                out = checkpoint(model.net, samestep.shard(tracked, 0, sizes), use_reentrant=reentrant)
+                out.sum().backward()
+                kept = samestep.whole(out.detach()) != 0
+                same(model.net[0].bias.grad, 2.0 * kept.sum(0), "gradient of the bias")
+    for sizes in patterns(ROWS):
+        with case(("inside", sizes)):
+            model = Inside()
+            out = model(samestep.shard(x, 0, sizes))
+            out.sum().backward()
+            kept = samestep.whole(out.detach()) != 0
+            same(model.net[0].bias.grad, 2.0 * kept.sum(0), "gradient of the bias")
 
 
 def check_evaluation_is_not_random() -> None:

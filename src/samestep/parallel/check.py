@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -47,46 +47,63 @@ class Plan:
     split: bool
     reason: str
     layouts: tuple[Layout, ...] = ()
+    #: Whether the module drew random numbers while it was checked.
+    draws: bool = False
 
     def describe(self) -> str:
         """One phrase for the report."""
         return "split" if self.split else f"opened: {self.reason}"
 
 
+@dataclass(frozen=True)
+class _Fits:
+    """For each output tensor the layouts that fit on one rank, and whether the module drew random numbers there."""
+
+    layouts: list[list[Layout]]
+    draws: bool
+
+
 def decide(module: nn.Module, args: Any, kwargs: Any, placement: Shard, enter: Callable[[Any, Shard], Any]) -> Plan:
     """Run the check; the same plan on every rank. `enter` gives the arguments as the region would see them."""
-    here = world.current()
     few = Shard(placement.dim, tuple(min(CHECK_ROWS, n) for n in placement.sizes))
-    outcome = _try_rows(module, args, kwargs, placement, few, enter)
-    if isinstance(outcome, str) and few.sizes != placement.sizes:
+    # Every rank's outcome is looked at before anything is decided: all must go the same way.
+    everyone = world.current().all_gather_objects(_try_rows(module, args, kwargs, placement, few, enter))
+    if any(isinstance(o, str) for o in everyone) and few.sizes != placement.sizes:
         # Perhaps the module insists on its batch size: look at the whole batch instead.
-        outcome = _try_rows(module, args, kwargs, placement, placement, enter)
-    everyone = here.all_gather_objects(outcome)
+        everyone = world.current().all_gather_objects(_try_rows(module, args, kwargs, placement, placement, enter))
     reasons = [o for o in everyone if isinstance(o, str)]
     if reasons:
         return Plan(False, reasons[0])
-    layouts = _agreed([o for o in everyone if not isinstance(o, str)])
+    layouts = _agreed([o.layouts for o in everyone if isinstance(o, _Fits)])
     if layouts is None:
         return Plan(False, "its outputs do not keep the rows in one dimension")
-    return Plan(True, "", layouts)
+    draws = any(isinstance(o, _Fits) and o.draws for o in everyone)
+    return Plan(True, "", layouts, draws)
 
 
 def _try_rows(
     module: nn.Module, args: Any, kwargs: Any, placement: Shard, few: Shard, enter: Callable[[Any, Shard], Any]
-) -> list[list[Layout]] | str:
-    """For each output tensor the layouts that fit on this rank; or why the module cannot be split."""
+) -> _Fits | str:
+    """What fits on this rank; or why the module cannot be split."""
     local, whole = _samples(args, kwargs, placement, few, enter)
-    cut_out, cut_error, cut_buffers = _quiet_run(module, local, inside=True)
-    whole_out, whole_error, whole_buffers = _quiet_run(module, whole, inside=False)
+    cut = _quiet_run(module, local, inside=True)
+    full = _quiet_run(module, whole, inside=False)
     # All ranks must go the same way from here, whatever happened on this one.
-    errors = world.current().all_gather_objects(cut_error or whole_error)
+    errors = world.current().all_gather_objects(cut.error or full.error)
     first = next((e for e in errors if e), None)
     if first is not None:
         return f"on a few rows there was {first}"
-    for name, buffer in whole_buffers.items():
-        if name in cut_buffers and not (buffer.shape == cut_buffers[name].shape and _close(cut_buffers[name], buffer)):
+    coarsest = _coarsest([*module.parameters(), *module.buffers(), *tensors(local)])
+    for name, buffer in full.buffers.items():
+        mine = cut.buffers.get(name)
+        if mine is not None and not (buffer.shape == mine.shape and _close(mine, buffer, coarsest)):
             return f"its buffer `{name}` takes in the whole batch"
-    return _compare(list(tensors(cut_out)), list(tensors(whole_out)), few)
+    fitting = _compare(_detached(cut.output), _detached(full.output), few, coarsest)
+    return fitting if isinstance(fitting, str) else _Fits(fitting, cut.draws or full.draws)
+
+
+def _detached(output: Any) -> list[torch.Tensor]:
+    return [t.detach() for t in tensors(output)]
 
 
 def _samples(
@@ -127,32 +144,44 @@ def _map_all(fn: Callable[[torch.Tensor], torch.Tensor], nest: Any) -> Any:
     return map_tensors(fn, nest)
 
 
-def _quiet_run(module: nn.Module, arguments: Any, *, inside: bool) -> tuple[Any, str | None, dict[str, torch.Tensor]]:
-    """Run the module without a trace; its outputs, an exception as a short text, and its buffers afterwards."""
+@dataclass
+class _Ran:
+    """One run of the check: outputs, an exception or another obstacle as a short text, buffers, whether it drew."""
+
+    output: Any = None
+    error: str | None = None
+    buffers: dict[str, torch.Tensor] = field(default_factory=dict)
+    draws: bool = False
+
+
+def _quiet_run(module: nn.Module, arguments: Any, *, inside: bool) -> _Ran:
+    """Run the module without a trace."""
     args, kwargs = map_tensors(lambda t: t.clone(), arguments)
     WHERE.region += inside
     try:
         quiet = contextlib.redirect_stdout(io.StringIO())
-        with torch.no_grad(), restored(module), deterministic_random(module) as reads, quiet:
+        with torch.no_grad(), restored(module), deterministic_random(module) as seen, quiet:
             output = module(*args, **kwargs)
-            if reads:
-                return None, "a number that it reads off its batch, which may decide what it does", {}
-            return output, None, {name: b.detach().clone() for name, b in module.named_buffers()}
+            if seen.reads:
+                return _Ran(error="a number that it reads off its batch, which may decide what it does")
+            return _Ran(output, None, {name: b.detach().clone() for name, b in module.named_buffers()}, seen.draws)
     except Exception as error:
-        return None, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}", {}
+        return _Ran(error=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
     finally:
         WHERE.region -= inside
 
 
 # ---------------------------------------------------------------------- comparing
-def _compare(cut: list[torch.Tensor], whole: list[torch.Tensor], few: Shard) -> list[list[Layout]] | str:
+def _compare(
+    cut: list[torch.Tensor], whole: list[torch.Tensor], few: Shard, coarsest: float
+) -> list[list[Layout]] | str:
     if not whole:
         return "it returns no tensor"
     if len(cut) != len(whole):
         return "it returns another number of tensors for fewer rows"
     fitting = []
     for position, (part, full) in enumerate(zip(cut, whole, strict=True)):
-        layouts = _fitting(part, full, few)
+        layouts = _fitting(part, full, few, coarsest)
         if not layouts:
             where = f"output {position}" if len(whole) > 1 else "its output"
             if full.dim() == 0:
@@ -162,7 +191,7 @@ def _compare(cut: list[torch.Tensor], whole: list[torch.Tensor], few: Shard) -> 
     return fitting
 
 
-def _fitting(part: torch.Tensor, full: torch.Tensor, few: Shard) -> list[Layout]:
+def _fitting(part: torch.Tensor, full: torch.Tensor, few: Shard, coarsest: float) -> list[Layout]:
     if part.dim() != full.dim() or part.dtype != full.dtype:
         return []
     here = world.current()
@@ -175,22 +204,34 @@ def _fitting(part: torch.Tensor, full: torch.Tensor, few: Shard) -> list[Layout]
             continue
         if part.shape[:dim] != full.shape[:dim] or part.shape[dim + 1 :] != full.shape[dim + 1 :]:
             continue
-        if _close(part, full.narrow(dim, per_row * few.offset, per_row * mine)):
+        if _close(part, full.narrow(dim, per_row * few.offset, per_row * mine), coarsest):
             found.append(Layout("rows", dim, per_row))
-    if part.shape == full.shape and full.dim() > 0 and _close(part, full):
+    if part.shape == full.shape and full.dim() > 0 and _close(part, full, coarsest):
         found.append(Layout("constant"))
     return found
 
 
-_TOLERANCE = {torch.float64: 1e-8, torch.complex128: 1e-8, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+_TOLERANCE = {
+    torch.float64: 1e-8,
+    torch.complex128: 1e-8,
+    torch.float32: 1e-4,
+    torch.complex64: 1e-4,
+    torch.float16: 2e-2,
+    torch.bfloat16: 5e-2,
+}
 
 
-def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
+def _coarsest(values: list[torch.Tensor]) -> float:
+    """The tolerance of the least precise dtype that goes in: a double computed from floats is no better than they."""
+    return max((_TOLERANCE.get(v.dtype, 0.0) for v in values), default=0.0)
+
+
+def _close(a: torch.Tensor, b: torch.Tensor, coarsest: float) -> bool:
     if a.layout is not torch.strided:
         return False
     if not (a.dtype.is_floating_point or a.dtype.is_complex):
         return torch.equal(a, b)
-    tolerance = _TOLERANCE.get(a.dtype, 1e-4)
+    tolerance = max(coarsest, _TOLERANCE.get(a.dtype, 1e-4))
     finite = b[torch.isfinite(b)] if b.numel() else b
     scale = float(finite.abs().max()) if finite.numel() else 1.0
     return torch.allclose(a, b, rtol=tolerance, atol=tolerance * scale, equal_nan=True)

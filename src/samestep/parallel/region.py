@@ -105,7 +105,7 @@ def _split(module: nn.Module, known: _Known, plan: Plan, args: Any, kwargs: Any,
     LEDGER.region_calls += 1
     WHERE.region += 1
     try:
-        with streams.own_stream():
+        with streams.own_stream(plan.draws):
             output = _original_call(module, *local_args, **local_kwargs)
     finally:
         WHERE.region -= 1
@@ -206,7 +206,8 @@ def leave(output: Any, plan: Plan, placement: Shard, buckets: list[Bucket], name
         if layout is None:
             raise RuntimeError(f"{name} returned more tensors than at its first call; it cannot be split safely.")
         if layout.kind == "constant":
-            if tensor.requires_grad and torch.is_grad_enabled():
+            # A parameter itself stays itself: its gradient from outside is whole, and averages to itself.
+            if not tensor.is_leaf and tensor.requires_grad and torch.is_grad_enabled():
                 return collectives.apply(_LeaveConstant, tensor, buckets)
             return tensor
         sizes = placement.sizes if layout.per_row == 1 else tuple(n * layout.per_row for n in placement.sizes)

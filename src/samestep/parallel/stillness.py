@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -38,8 +39,23 @@ _CONSTANTS = {
 }
 
 
-#: Operations that hand a tensor's contents to Python, which may branch on them.
-_READS = ("_local_scalar_dense", "equal", "is_nonzero", "item")
+def _reads(func: Any, args: Any) -> bool:
+    """Whether an operation lets the contents of a tensor decide something: a number for Python, or a shape."""
+    if torch.Tag.data_dependent_output in func.tags:  # item(), bool(), equal()
+        return True
+    if torch.Tag.dynamic_output_shape not in func.tags:
+        return False
+    if func is torch.ops.aten.index.Tensor:  # only masks select a number of rows that depends on them
+        return any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+    return True  # nonzero, masked_select, unique, …
+
+
+@dataclass
+class Seen:
+    """Whether a module read numbers off its batch, and whether it drew random ones."""
+
+    reads: bool = False
+    draws: bool = False
 
 
 _ours = 0
@@ -61,14 +77,15 @@ class _Deterministic(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         # Parameters and buffers are the same on every rank: reading them decides the same everywhere.
         self.known = {t.data_ptr() for t in (*module.parameters(), *module.buffers())}
-        self.reads: list[str] = []
+        self.seen = Seen()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not _ours and func.overloadpacket.__name__ in _READS and args[0].data_ptr() not in self.known:
-            self.reads.append(func.overloadpacket.__name__)
+        if not _ours and _reads(func, args) and args[0].data_ptr() not in self.known:
+            self.seen.reads = True
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
+        self.seen.draws = True
         name = func.overloadpacket.__name__
         if name == "native_dropout":
             return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
@@ -81,16 +98,16 @@ class _Deterministic(TorchDispatchMode):
 
 
 @contextmanager
-def deterministic_random(module: nn.Module) -> Iterator[list[str]]:
+def deterministic_random(module: nn.Module) -> Iterator[Seen]:
     """Within: torch's random operations give constants; after: all streams stand where they stood.
 
-    Gives a list that fills with the operations by which the module reads numbers off its batch.
+    Gives notes on what the module did.
     """
     python = random.getstate()
     numpy = _numpy_state()
     mode: Any = _Deterministic(module)
     with torch.random.fork_rng(devices=_cuda_devices()), mode:
-        yield mode.reads
+        yield mode.seen
     random.setstate(python)
     if numpy is not None:
         import numpy as np

@@ -77,3 +77,23 @@ def tensors(nest: Any) -> Iterator[torch.Tensor]:
 
     map_tensors(note, nest)
     return iter(found)
+
+
+def skeleton(nest: Any) -> Any:
+    """What a nest is apart from its tensors: types, keys, lengths, numbers and strings; comparable with `==`.
+
+    Example:
+        >>> skeleton((torch.zeros(2), 3)) == skeleton((torch.ones(5), 3))
+        True
+    """
+    if isinstance(nest, torch.Tensor):
+        return torch.Tensor
+    if isinstance(nest, (str, bytes, int, float, type(None))):
+        return "nan" if nest != nest else nest
+    if isinstance(nest, Mapping):
+        return (type(nest), [(key, skeleton(value)) for key, value in nest.items()])
+    if isinstance(nest, (tuple, list)):
+        return (type(nest), [skeleton(value) for value in nest])
+    if dataclasses.is_dataclass(nest) and not isinstance(nest, type):
+        return (type(nest), [(f.name, skeleton(getattr(nest, f.name, None))) for f in dataclasses.fields(nest)])
+    return type(nest)

@@ -126,7 +126,9 @@ def check_every_form_of_output() -> None:
         for sizes in patterns(ROWS):
             with case((name, sizes)):
                 ours = twins(lambda kind=form: Model(kind))[0]
-                same(_train(ours, samestep.shard(x, 0, sizes)), expected, "returned")
+                # A double that was made of single-precision numbers is as inexact as they are.
+                scale = 1e5 if name == "double" else 1
+                same(_train(ours, samestep.shard(x, 0, sizes)), expected, "returned", scale=scale)
                 same_gradients(ours, truth)
                 same_weights(ours, truth)
 

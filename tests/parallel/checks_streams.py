@@ -1,4 +1,8 @@
-"""Random numbers: a region draws from the rank's own stream, and the script's stream stays that of one process."""
+"""Random numbers: a region draws from a stream of the rank's own, and the script's stream is alike on all ranks.
+
+On one device a module that draws moves the script's stream, and one that does not leaves it alone: so here, where it is
+moved alike on every rank, whatever a rank drew.
+"""
 
 from __future__ import annotations
 
@@ -34,27 +38,49 @@ class Noisy(nn.Module):
         return x + torch.rand(x.size(0), 1) + torch.bernoulli(torch.full_like(x, 0.5))
 
 
-def check_the_scripts_streams_do_not_move() -> None:
+def _seed() -> None:
     torch.manual_seed(5)
     random.seed(5)
     np.random.seed(5)
-    truth = [_draws() for _ in range(4)]
-    x = torch.randn(ROWS, 4, generator=torch.Generator().manual_seed(1))
+
+
+def check_a_module_that_does_not_draw_leaves_the_streams_alone() -> None:
+    """Draws between the calls are those of one process, in training and in evaluation."""
+    x = torch.linspace(-1, 1, ROWS * 4).view(ROWS, 4)
+    for training in (True, False):
+        _seed()
+        truth = [_draws() for _ in range(4)]
+        for sizes in patterns(ROWS):
+            with case((training, sizes)):
+                drop = nn.Dropout(0.5).eval()
+                model = nn.Sequential(nn.Linear(4, 4), nn.Identity() if training else drop).train(training)
+                _seed()
+                got = []
+                for _ in range(4):
+                    got.append(_draws())
+                    model(samestep.shard(x, 0, sizes)).sum().backward()
+                same(got, truth, "the script's draws")
+
+
+def check_a_module_that_draws_moves_the_streams_alike() -> None:
+    x = torch.linspace(-1, 1, ROWS * 4).view(ROWS, 4)
     for sizes in patterns(ROWS):
-        if 0 in sizes:  # rows are dealt anew or computed whole; what is whole may draw from the script's stream
-            continue
         with case(sizes):
             model = Noisy()
-            torch.manual_seed(5)
-            random.seed(5)
-            np.random.seed(5)
+            _seed()
             got = []
             for _ in range(4):
-                got.append(_draws())
+                got.append([v.tolist() if hasattr(v, "tolist") else v for v in _draws()])
                 model(samestep.shard(x, 0, sizes)).sum().backward()
-            everyone = world().all_gather_objects([[v.tolist() if hasattr(v, "tolist") else v for v in d] for d in got])
-            true(all(one == everyone[0] for one in everyone), "the ranks' streams differ")
-            same(got, truth, "the script's stream moved")
+            everyone = world().all_gather_objects(got)
+            true(all(one == everyone[0] for one in everyone), "the ranks draw differently")
+            true(len({str(draws[0]) for draws in got}) == 4, "the script draws the same again and again")
+            _seed()
+            again = []
+            for _ in range(4):
+                again.append([v.tolist() if hasattr(v, "tolist") else v for v in _draws()])
+                model(samestep.shard(x, 0, sizes)).sum().backward()
+            true(again == got, "a seeded run cannot be repeated")
 
 
 def check_what_the_script_draws_is_alike_after_everything() -> None:

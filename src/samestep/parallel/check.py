@@ -24,7 +24,7 @@ from torch import nn
 from samestep import world
 from samestep.globalview.placement import Shard
 from samestep.globalview.tensor import WHERE, GlobalTensor
-from samestep.nest import map_tensors, tensors
+from samestep.nest import map_tensors, skeleton, tensors
 from samestep.parallel.stillness import deterministic_random, restored
 
 #: Rows per rank in the check: two, so that an operation over the batch has something to couple.
@@ -98,6 +98,8 @@ def _try_rows(
         mine = cut.buffers.get(name)
         if mine is not None and not (buffer.shape == mine.shape and _close(mine, buffer, coarsest)):
             return f"its buffer `{name}` takes in the whole batch"
+    if skeleton(cut.output) != skeleton(full.output):
+        return "what it returns besides tensors depends on the number of rows"
     fitting = _compare(_detached(cut.output), _detached(full.output), few, coarsest)
     return fitting if isinstance(fitting, str) else _Fits(fitting, cut.draws or full.draws)
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 import torch
 
 from samestep import world
+from samestep.ledger import LEDGER
 
 _LARGEST_SEED = 1 << 63
 
@@ -24,23 +25,20 @@ _LARGEST_SEED = 1 << 63
 def own_stream(draws: bool) -> Iterator[None]:
     """Within: torch's default generators draw from the rank's own stream; after: the script's goes on.
 
-    `draws` says whether the module is known to draw, alike on every rank. If not, the script's stream is not touched;
-    should the module draw all the same, the stream is put back, so that ranks cannot drift apart.
+    `draws` says whether the module drew while it was checked, alike on every rank. If not, no number is taken from
+    the script's stream; should the module draw all the same, its stream depends on how many regions ran before.
     """
-    if draws:
-        number = int(torch.empty((), dtype=torch.int64).random_())
+    number = int(torch.empty((), dtype=torch.int64).random_()) if draws else LEDGER.region_calls
     script = torch.get_rng_state()
     on_cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
     cuda_script = torch.cuda.get_rng_state() if on_cuda else None
-    if draws:
-        seed = (number * 1_000_003 + 7919 * (world.current().rank + 1)) % _LARGEST_SEED
-        torch.default_generator.manual_seed(seed)
-        if on_cuda:
-            torch.cuda.manual_seed(seed)
+    seed = (number * 1_000_003 + 7919 * (world.current().rank + 1)) % _LARGEST_SEED
+    torch.default_generator.manual_seed(seed)
+    if cuda_script is not None:
+        torch.cuda.manual_seed(seed)
     try:
         yield
     finally:
-        if draws or not torch.equal(script, torch.get_rng_state()):
-            torch.set_rng_state(script)
-        if cuda_script is not None and draws:
+        torch.set_rng_state(script)
+        if cuda_script is not None:
             torch.cuda.set_rng_state(cuda_script)

@@ -6,6 +6,7 @@ is that of the whole batch. The result is Partial: `backward()` needs no communi
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any
 
@@ -16,14 +17,14 @@ from samestep import world
 from samestep.globalview import collectives
 from samestep.globalview.census import census_of
 from samestep.globalview.placement import Shard
-from samestep.globalview.tensor import RULES, GlobalTensor, node_name, partial
+from samestep.globalview.tensor import RULES, GlobalTensor, made_whole, node_name, partial
 
 #: Mean over every element of the (equally shaped) input and target.
 _ELEMENTWISE = (
     "binary_cross_entropy binary_cross_entropy_with_logits mse_loss l1_loss smooth_l1_loss huber_loss kl_div "
     "soft_margin_loss hinge_embedding_loss poisson_nll_loss margin_ranking_loss"
 )
-_WEIGHTED_MEANS = (F.mse_loss, F.l1_loss, F.huber_loss)
+_WEIGHTED_MEANS = (F.mse_loss, F.huber_loss)
 #: Mean over the rows.
 _ROWWISE = (
     "cosine_embedding_loss triplet_margin_loss multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss"
@@ -169,8 +170,20 @@ def _denominator(bound: dict[str, Any], local: dict[str, Any], target: torch.Ten
     return world.current().all_reduce_(used.sum())
 
 
+_torch_l1_loss = F.l1_loss
+
+
+@functools.wraps(_torch_l1_loss)
+def l1_loss(*args: Any, **kwargs: Any) -> Any:
+    """Torch 2.13 forgets `weight` when it hands `l1_loss` to a tensor subclass: weighted ones are made whole here."""
+    if _arguments(_torch_l1_loss, args, kwargs).get("weight") is not None:
+        args, kwargs = made_whole((args, kwargs), "l1_loss")
+    return _torch_l1_loss(*args, **kwargs)
+
+
 def install() -> None:
     """Register the rules."""
+    F.l1_loss = l1_loss
     for names, rule in ((_ELEMENTWISE, elementwise), (_ROWWISE, rowwise), ("cross_entropy nll_loss", classification)):
         for name in names.split():
             RULES[getattr(F, name)] = rule

@@ -37,7 +37,7 @@ def _dims(value: Any, ndim: int) -> tuple[int, ...] | None:
 _PARAMETERS: dict[str, tuple[str, ...]] = {
     "topk": ("k", "dim", "largest", "sorted", "out"),
     "kthvalue": ("k", "dim", "keepdim", "out"),
-    "norm": ("p", "dim", "keepdim", "dtype"),
+    "norm": ("p", "dim", "keepdim", "dtype", "out"),
     "linalg_norm": ("ord", "dim", "keepdim", "dtype", "out"),
     "vector_norm": ("ord", "dim", "keepdim", "dtype", "out"),
     "normalize": ("p", "dim", "eps", "out"),

@@ -9,7 +9,7 @@ TORCH ?= torch==2.13.0
 .PHONY: test lint demo conformance bench clean
 
 test: lint
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check .

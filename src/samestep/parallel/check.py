@@ -162,11 +162,14 @@ def _quiet_run(module: nn.Module, arguments: Any, *, inside: bool) -> _Ran:
     WHERE.region += inside
     try:
         quiet = contextlib.redirect_stdout(io.StringIO())
-        with torch.no_grad(), restored(module), deterministic_random(module) as seen, quiet:
+        with torch.no_grad(), restored(module) as kept, deterministic_random(module) as seen, quiet:
             output = module(*args, **kwargs)
-            if seen.reads:
-                return _Ran(error="a number that it reads off its batch, which may decide what it does")
-            return _Ran(output, None, {name: b.detach().clone() for name, b in module.named_buffers()}, seen.draws)
+            buffers = {name: b.detach().clone() for name, b in module.named_buffers()}
+        if seen.reads:
+            return _Ran(error="a number that it reads off its batch, which may decide what it does")
+        if kept:
+            return _Ran(error=f"an attribute `{kept[0]}` that it keeps for later")
+        return _Ran(output, None, buffers, seen.draws)
     except Exception as error:
         return _Ran(error=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
     finally:

@@ -26,12 +26,13 @@ from samestep.nest import map_tensors, tensors
 from samestep.parallel import agreement, streams
 from samestep.parallel.check import Plan, decide
 from samestep.parallel.reducer import REDUCER, Bucket
+from samestep.parallel.survey import MANY_FORMS, form_of, survey
 
 _original_call = nn.Module.__call__
 
 
 class _Known:
-    """What is remembered about a module: its plans by mode, and its buckets."""
+    """What is remembered about a module: its plans by the form of the call, and its buckets."""
 
     def __init__(self, module: nn.Module) -> None:
         self.plans: dict[Any, Plan] = {}
@@ -87,17 +88,34 @@ def _run(module: nn.Module, known: _Known, args: Any, kwargs: Any, lead: GlobalT
     if min(placement.sizes) == 0:
         return _dealt_anew(module, args, kwargs, placement)
     if not known.agreed:
+        if any(isinstance(p, nn.UninitializedParameter) for p in module.parameters()):
+            return _open(module, args, kwargs)  # lazy modules learn their shapes from the global ones
         agreement.make_equal(module, name_of(module))
         known.agreed = True
-    plan = known.plans.get(module.training)
+    seen = survey(module)
+    if seen.hooked or (torch.is_grad_enabled() and not _refresh_buckets(seen.parameters, known)):
+        LEDGER.regions[f"{name_of(module)} ({_mode(module)})"] = "opened: hooks of the script's look inside"
+        return _open(module, args, kwargs)
+    coarse = len(known.plans) >= MANY_FORMS
+    form = (seen.structure, form_of(args, coarse), form_of(kwargs, coarse))
+    plan = known.plans.get(form)
     if plan is None:
         plan = decide(module, args, kwargs, placement, lambda nest, place: enter(nest, place, detached=True))
-        known.plans[module.training] = plan
-        LEDGER.regions[f"{name_of(module)} ({'training' if module.training else 'evaluation'})"] = plan.describe()
-    if not plan.split or (torch.is_grad_enabled() and not _refresh_buckets(module, known)):
-        _name_children(module)
-        return _original_call(module, *args, **kwargs)
+        known.plans[form] = plan
+        LEDGER.regions[f"{name_of(module)} ({_mode(module)})"] = plan.describe()
+    if not plan.split:
+        return _open(module, args, kwargs)
     return _split(module, known, plan, args, kwargs, placement)
+
+
+def _mode(module: nn.Module) -> str:
+    return "training" if module.training else "evaluation"
+
+
+def _open(module: nn.Module, args: Any, kwargs: Any) -> Any:
+    """Run the module's `forward` at script level; its children are asked in turn."""
+    _name_children(module)
+    return _original_call(module, *args, **kwargs)
 
 
 def _split(module: nn.Module, known: _Known, plan: Plan, args: Any, kwargs: Any, placement: Shard) -> Any:
@@ -112,13 +130,12 @@ def _split(module: nn.Module, known: _Known, plan: Plan, args: Any, kwargs: Any,
     return leave(output, plan, placement, known.buckets, name_of(module))
 
 
-def _refresh_buckets(module: nn.Module, known: _Known) -> bool:
+def _refresh_buckets(parameters: list[nn.Parameter], known: _Known) -> bool:
     """Register parameters that are new or newly trainable; False if one needs its true gradient during backward.
 
     A parameter that is itself computed (`functional_call`), or that has a hook of the script's, must not meet a
     gradient of one rank's rows in the region's units. Its module is opened instead.
     """
-    parameters = _parameters_of(module)
     signature = [(id(p), p.requires_grad, torch_private.hook_count(p)) for p in parameters]
     if signature != known.signature:
         known.needs_true_gradients = any(_is_watched(p) for p in parameters)
@@ -132,23 +149,6 @@ def _is_watched(parameter: torch.Tensor) -> bool:
         return False
     own_hooks = 1 if REDUCER.owns(parameter) else 0
     return not parameter.is_leaf or torch_private.hook_count(parameter) > own_hooks
-
-
-def _parameters_of(module: nn.Module) -> list[nn.Parameter]:
-    """`list(module.parameters())` at a tenth of its time: looked at before every call, since any may have changed."""
-    found: dict[int, nn.Parameter] = {}
-    seen: set[int] = set()
-    stack = [module]
-    while stack:
-        m = stack.pop()
-        if id(m) in seen:
-            continue
-        seen.add(id(m))
-        for p in m._parameters.values():
-            if p is not None:
-                found[id(p)] = p
-        stack.extend(c for c in reversed(m._modules.values()) if c is not None)
-    return list(found.values())
 
 
 def _dealt_anew(module: nn.Module, args: Any, kwargs: Any, placement: Shard) -> Any:

@@ -12,6 +12,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from samestep.nest import tensors
+
 #: Names of ATen operations that draw, and the value that stands for every draw. What is drawn must not depend on how
 #: many rows there are, else a module with dropout would seem to couple its rows.
 _CONSTANTS = {
@@ -132,28 +134,52 @@ def _copied(value: Any) -> Any:
 
 
 @contextmanager
-def restored(module: nn.Module) -> Iterator[None]:
-    """After: buffers have their values, and modules the attributes, that they had before."""
+def restored(module: nn.Module) -> Iterator[list[str]]:
+    """After: buffers have their values, and modules the attributes, that they had before.
+
+    Gives a list that names, at the end, the attributes with tensors or numbers that the module had changed: what it
+    keeps for later would be one rank's own.
+    """
     attributes = [(m, {key: _copied(value) for key, value in m.__dict__.items()}) for m in module.modules()]
     buffers = [(b, b.detach().clone()) for b in module.buffers()]
+    changed: list[str] = []
     try:
-        yield
+        yield changed
     finally:
         for m, before in attributes:
-            for key in list(m.__dict__):
-                if key not in before:
-                    del m.__dict__[key]
-            for key, value in before.items():
-                now = m.__dict__.get(key)
-                if now is value:
-                    continue
-                if type(now) is type(value) and type(value) in (list, dict, set):
-                    _refill(now, value)
-                else:
-                    m.__dict__[key] = value
+            changed.extend(_changed(m.__dict__, before))
+            _put_back_attributes(m.__dict__, before)
         with torch.no_grad():
             for buffer, before_value in buffers:
                 buffer.copy_(before_value)
+
+
+def _changed(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
+    names = []
+    for key, value in now.items():
+        old = before.get(key)
+        if key in ("_buffers", "_parameters", "_modules") or value is old:
+            continue
+        if isinstance(value, (int, float)):
+            if value != old:
+                names.append(key)
+        elif [id(t) for t in tensors(value)] != [id(t) for t in tensors(old)]:
+            names.append(key)
+    return names
+
+
+def _put_back_attributes(now: dict[str, Any], before: dict[str, Any]) -> None:
+    for key in list(now):
+        if key not in before:
+            del now[key]
+    for key, value in before.items():
+        current = now.get(key)
+        if current is value:
+            continue
+        if type(current) is type(value) and type(value) in (list, dict, set):
+            _refill(current, value)
+        else:
+            now[key] = value
 
 
 def _refill(container: Any, contents: Any) -> None:

@@ -95,7 +95,10 @@ def test_ends_as_under_python(shop: Workshop, source: str) -> None:
 
 def test_a_script_with_null_bytes_is_told_in_almost_the_same_words(shop: Workshop) -> None:
     shop.write("x = 1\0\n")
-    for found in (shop.plain("script.py"), shop.run("script.py")):
+    plain = shop.plain("script.py")
+    if plain.code == 0:
+        pytest.skip("this Python stops reading a script at a null byte, without a word")
+    for found in (plain, shop.run("script.py")):
         assert found.code == 1
         assert "null bytes" in found.err
         assert "samestep" not in found.err

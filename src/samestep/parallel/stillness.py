@@ -87,13 +87,16 @@ class _Deterministic(TorchDispatchMode):
             self.seen.reads = True
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
-        self.seen.draws = True
         name = func.overloadpacket.__name__
-        if name == "native_dropout":
-            return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
-        if name in ("dropout", "feature_dropout", "alpha_dropout"):
-            return args[0].clone()
+        before = _streams()
         result = func(*args, **kwargs)
+        # Only what really draws counts: dropout with p=0 does not, and must leave the script's stream alone.
+        drew = not all(torch.equal(a, b) for a, b in zip(before, _streams(), strict=True))
+        self.seen.draws = self.seen.draws or drew
+        if drew and name == "native_dropout":
+            return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
+        if drew and name in ("dropout", "feature_dropout", "alpha_dropout"):
+            return args[0].clone()
         if name in _CONSTANTS and isinstance(result, torch.Tensor):
             return result.fill_(_CONSTANTS[name])
         return result
@@ -115,6 +118,10 @@ def deterministic_random(module: nn.Module) -> Iterator[Seen]:
         import numpy as np
 
         np.random.set_state(numpy)
+
+
+def _streams() -> list[torch.Tensor]:
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in _cuda_devices())]
 
 
 def _cuda_devices() -> list[int]:

@@ -20,7 +20,8 @@ _NEEDED = {
     "torch.distributed.ProcessGroupGloo": "process groups that the script does not see",
     "torch.Tensor._backward_hooks": "finding parameters with hooks of the script's",
     "torch.Tensor._post_accumulate_grad_hooks": "finding parameters with hooks of the script's",
-    "torch._foreach_copy_": "copying gradients into buckets",
+    "torch._utils._flatten_dense_tensors": "copying gradients into buckets",
+    "torch._foreach_copy_": "copying gradients out of buckets",
     "torch.utils._python_dispatch.TorchDispatchMode": "deterministic random operations while a module is checked",
 }
 
@@ -62,3 +63,9 @@ def hook_count(tensor: torch.Tensor) -> int:
     before: Any = tensor._backward_hooks
     after: Any = tensor._post_accumulate_grad_hooks
     return (len(before) if before else 0) + (len(after) if after else 0)
+
+
+def flatten(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """One contiguous tensor with the elements of all, copied by one call."""
+    flat: torch.Tensor = torch._utils._flatten_dense_tensors(tensors)
+    return flat

@@ -69,23 +69,22 @@ class Bucket:
         """
         owners = [ref() for ref in self.parameters]
         grads = [None if p is None else p.grad for p in owners]
-        flat = torch.empty(sum(self.numels) + len(grads) + 1, dtype=self.dtype, device=self.device)
-        pieces = list(flat.split([*self.numels, len(grads), 1]))
-        present = [i for i, g in enumerate(grads) if g is not None and not g.is_sparse]
-        if len(present) == len(grads):
-            torch._foreach_copy_(pieces[:-2], [g.detach().reshape(-1) for g in grads if g is not None])
-            pieces[-2].fill_(1)
-        else:
-            flat.zero_()
-            for i in present:
-                pieces[i].copy_(grads[i].detach().reshape(-1))  # type: ignore[union-attr]
-                pieces[-2][i] = 1
+        tail = torch.ones(len(grads) + 1, dtype=self.dtype, device=self.device)
+        parts: list[torch.Tensor] = []
+        for i, (p, g) in enumerate(zip(owners, grads, strict=True)):
+            if g is not None and not g.is_sparse:
+                parts.append(g.detach())
+            else:
+                parts.append(
+                    torch.zeros(self.numels[i] if p is None else p.shape, dtype=self.dtype, device=self.device)
+                )
+                tail[i] = 0
         self.norm = self._norm_now([p for p in owners if p is not None])
         if self.norm is not None:
-            pieces[-1].copy_(self.norm)
-        self.flat = flat
-        self.work = world.current().start_bucket_sum(flat)
-        LEDGER.reduced_bytes += flat.numel() * flat.element_size()
+            tail[-1] = self.norm
+        self.flat = torch_private.flatten([*parts, tail])
+        self.work = world.current().start_bucket_sum(self.flat)
+        LEDGER.reduced_bytes += self.flat.numel() * self.flat.element_size()
 
     def _norm_now(self, owners: list[torch.Tensor]) -> torch.Tensor | None:
         self.rounds += 1
@@ -114,11 +113,11 @@ class Bucket:
         here.finish_sum(self.work)
         flat = self.flat
         assert flat is not None
-        pieces = list(flat.split([*self.numels, len(self.numels), 1]))
-        self._compare(pieces[-1])
         owners = [ref() for ref in self.parameters]
+        pieces = list(flat.split([*self.numels, len(self.numels) + 1]))
+        self._compare(pieces[-1][-1])
         missing = [i for i, p in enumerate(owners) if p is None or p.grad is None]
-        counts = pieces[-2].tolist() if missing else None
+        counts = pieces[-1].tolist() if missing else None
         targets, sources = [], []
         for i, p in enumerate(owners):
             if p is None or i in self.late or (p.grad is not None and p.grad.is_sparse):

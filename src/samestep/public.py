@@ -83,6 +83,9 @@ def whole(value: Any) -> Any:
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """This rank's block of a sharded tensor, a plain tensor; a whole tensor is returned as it is.
 
+    The block shares memory with the sharded tensor. Write to it on every rank or on none: what is remembered about
+    the tensor is dropped where it is written to, and ranks must drop it together.
+
     Raises:
         SamestepError: the tensor is a sum that is not added up yet, which has no block; use `whole`.
     """

@@ -31,8 +31,8 @@ def pids(shop: Workshop, *names: str) -> list[int]:
 def test_a_rank_alone_fails(shop: Workshop) -> None:
     path = shop.write(
         PROLOGUE
-        # Rank 1 fails only when main has printed, however slow the machine.
-        + "print('a line'); say(f'printed{rank}', 1); "
+        # Rank 1 fails only when main has printed, however slow the machine; what main still held back would be lost.
+        + "print('a line', flush=True); say(f'printed{rank}', 1); "
         + "rank and [time.sleep(0.01) for _ in iter(lambda: os.path.exists('printed0'), True)]\n"
         + "def deeper():\n    raise ValueError('only here')\nif rank == 1:\n    deeper()\n"
         + WAIT

@@ -137,13 +137,9 @@ def _samples(
         dim = next(order)
         return tensor.clone() if dim is None else here.all_gather(tensor, dim, few.sizes)
 
-    local = _map_all(shorten, enter((args, kwargs), placement))
+    local = map_tensors(shorten, enter((args, kwargs), placement))
     order = iter(dims)
-    return local, _map_all(lengthen, local)
-
-
-def _map_all(fn: Callable[[torch.Tensor], torch.Tensor], nest: Any) -> Any:
-    return map_tensors(fn, nest)
+    return local, map_tensors(lengthen, local)
 
 
 @dataclass

@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import raw
 from .overlay import Opened, Overlay, fail
@@ -29,8 +29,22 @@ def naming(path: Any, second: Any = None) -> Iterator[None]:
         raise
 
 
-def _open_for_answer(place: str, flags: int, mode: int = 0o777, **options: Any) -> Opened:
+def _open_nameless(place: str, flags: int, mode: int = 0o777, **options: Any) -> Opened:
     return Opened(raw.open_fd(place, flags, mode, **options))
+
+
+class Found(NamedTuple):
+    """What is at a path. Main may change the real files at any moment: nothing is asked about `place` afterwards."""
+
+    path: str  # canonical
+    place: str | None  # the real file behind it; None: there is nothing
+    mode: int  # its type and permissions
+    writable: bool
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether it is a directory, and no link to one."""
+        return self.place is not None and stat.S_ISDIR(self.mode)
 
 
 class ChangingFunctions:
@@ -40,22 +54,21 @@ class ChangingFunctions:
         self.overlay = overlay
         self.reading = reading
 
-    def _find(self, absolute: str, follow: bool) -> tuple[str, str | None]:
-        """The canonical path and the real file behind it, as they stand for this rank."""
+    def _find(self, absolute: str, follow: bool) -> Found:
+        """What is at a path, as it stands for this rank."""
         overlay = self.overlay
 
-        def look() -> tuple[str, str | None]:
+        def look() -> Found:
             path = overlay.canonical(absolute, follow)
-            return path, overlay.locate(path)
+            place = overlay.locate(path)
+            if place is None:
+                return Found(path, None, 0, False)
+            return Found(path, place, raw.lstat(place).st_mode, raw.access(place, os.W_OK))
 
         return overlay.settled(look)
 
     def _parent(self, path: str) -> None:
         self.overlay.settled(lambda: self.overlay.parent_for_change(path))
-
-    @staticmethod
-    def _is_dir(place: str) -> bool:
-        return stat.S_ISDIR(raw.lstat(place).st_mode)
 
     # ---- opening
 
@@ -67,14 +80,20 @@ class ChangingFunctions:
         nofollow = flags & os.O_NOFOLLOW or (flags & os.O_CREAT and flags & os.O_EXCL)
         nameless = bool(_NAMELESS) and flags & _NAMELESS == _NAMELESS  # leaves no trace wherever it is
         if not flags & _CHANGES or nameless:
-            answer = self.reading.answer
-            return int(answer(_open_for_answer, path, flags, mode, follow=not nofollow, dir_fd=dir_fd))
+            opening = _open_nameless if nameless else self._open_to_read
+            return int(self.reading.answer(opening, path, flags, mode, follow=not nofollow, dir_fd=dir_fd))
         with naming(path):
             return self._open_to_change(absolute, flags, mode, follow=not nofollow)
 
+    def _open_to_read(self, place: Any, flags: int, mode: int = 0o777, **options: Any) -> Opened:
+        descriptor = raw.open_fd(place, flags, mode, **options)
+        # What this rank writes itself is to be seen by those that have the file open, as ever.
+        own = os.fsdecode(place).startswith(self.overlay.root + "/")
+        return Opened(descriptor if own else raw.snapshot(descriptor))
+
     def _open_to_change(self, absolute: str, flags: int, mode: int, follow: bool) -> int:
         overlay = self.overlay
-        path, place = self._find(absolute, follow)
+        path, place, found, writable = self._find(absolute, follow)
         if place is None:
             if not flags & os.O_CREAT:
                 fail(errno.ENOENT, path)
@@ -82,10 +101,11 @@ class ChangingFunctions:
             return raw.open_fd(overlay.make_room(path), flags, mode)
         if flags & os.O_CREAT and flags & os.O_EXCL:
             fail(errno.EEXIST, path)
-        found = raw.lstat(place).st_mode
+        if stat.S_ISDIR(found):
+            fail(errno.EISDIR, path)
         if not stat.S_ISREG(found) or place == overlay.mirror(path):
-            return raw.open_fd(place, flags, mode)  # a directory: the system says what is wrong
-        if flags & (os.O_WRONLY | os.O_RDWR) and not raw.access(place, os.W_OK):
+            return raw.open_fd(place, flags, mode)  # a device or a pipe, or a file of this rank's own
+        if flags & (os.O_WRONLY | os.O_RDWR) and not writable:
             fail(errno.EACCES, path)
         if flags & os.O_TRUNC:
             room = overlay.make_room(path)
@@ -124,11 +144,11 @@ class ChangingFunctions:
         if absolute is None:
             return direct()
         with naming(path):
-            found, place = self._find(absolute, follow=False)
-            if place is not None:
-                fail(errno.EEXIST, found)
-            self._parent(found)
-            result = make(self.overlay.make_room(found))
+            found = self._find(absolute, follow=False)
+            if found.place is not None:
+                fail(errno.EEXIST, found.path)
+            self._parent(found.path)
+            result = make(self.overlay.make_room(found.path))
         self.overlay.forget()
         return result
 
@@ -160,12 +180,12 @@ class ChangingFunctions:
             raw.unlink(path, dir_fd=dir_fd)
             return
         with naming(path):
-            found, place = self._find(absolute, follow=False)
-            if place is None:
-                fail(errno.ENOENT, found)
-            if self._is_dir(place):
-                fail(errno.EISDIR if os.uname().sysname == "Linux" else errno.EPERM, found)
-            self._remove(found, raw.unlink)
+            found = self._find(absolute, follow=False)
+            if found.place is None:
+                fail(errno.ENOENT, found.path)
+            if found.is_directory:
+                fail(errno.EISDIR if os.uname().sysname == "Linux" else errno.EPERM, found.path)
+            self._remove(found.path, raw.unlink)
 
     def rmdir(self, path: Any, *, dir_fd: Any = None) -> None:
         """`os.rmdir`."""
@@ -174,12 +194,12 @@ class ChangingFunctions:
             raw.rmdir(path, dir_fd=dir_fd)
             return
         with naming(path):
-            found, place = self._find(absolute, follow=False)
-            if place is None:
-                fail(errno.ENOENT, found)
-            if self.overlay.settled(lambda: self.overlay.names(found)):
-                fail(errno.ENOTEMPTY, found)
-            self._remove(found, raw.rmdir)
+            found = self._find(absolute, follow=False)
+            if found.place is None:
+                fail(errno.ENOENT, found.path)
+            if self.overlay.settled(lambda: self.overlay.names(found.path)):
+                fail(errno.ENOTEMPTY, found.path)
+            self._remove(found.path, raw.rmdir)
 
     def _remove(self, path: str, remove: Callable[[str], None]) -> None:
         self._parent(path)
@@ -197,27 +217,27 @@ class ChangingFunctions:
             raw.rename(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
             return
         with naming(src, dst):
-            source, found = self._find(one or os.path.join(self.overlay.cwd, os.fsdecode(src)), follow=False)
-            target, there = self._find(two or os.path.join(self.overlay.cwd, os.fsdecode(dst)), follow=False)
-            if found is None:
-                fail(errno.ENOENT, source)
-            if source != target:
-                self._check_rename(source, found, target, there)
-                self._rename(source, target)
+            source = self._find(one or os.path.join(self.overlay.cwd, os.fsdecode(src)), follow=False)
+            target = self._find(two or os.path.join(self.overlay.cwd, os.fsdecode(dst)), follow=False)
+            if source.place is None:
+                fail(errno.ENOENT, source.path)
+            if source.path != target.path:
+                self._check_rename(source, target)
+                self._rename(source.path, target.path)
 
-    def _check_rename(self, source: str, found: str, target: str, there: str | None) -> None:
-        directory = self._is_dir(found)
-        if directory and target.startswith(source + "/"):
-            fail(errno.EINVAL, source)
-        if source.startswith(target + "/"):
-            fail(errno.ENOTEMPTY, source)
-        if there is not None:
-            if self._is_dir(there) != directory:
-                fail(errno.ENOTDIR if directory else errno.EISDIR, source)
-            if directory and self.overlay.settled(lambda: self.overlay.names(target)):
-                fail(errno.ENOTEMPTY, source)
-        self._parent(source)
-        self._parent(target)
+    def _check_rename(self, source: Found, target: Found) -> None:
+        directory = source.is_directory
+        if directory and target.path.startswith(source.path + "/"):
+            fail(errno.EINVAL, source.path)
+        if source.path.startswith(target.path + "/"):
+            fail(errno.ENOTEMPTY, source.path)
+        if target.place is not None:
+            if target.is_directory != directory:
+                fail(errno.ENOTDIR if directory else errno.EISDIR, source.path)
+            if directory and self.overlay.settled(lambda: self.overlay.names(target.path)):
+                fail(errno.ENOTEMPTY, source.path)
+        self._parent(source.path)
+        self._parent(target.path)
 
     def _rename(self, source: str, target: str) -> None:
         overlay = self.overlay
@@ -226,7 +246,7 @@ class ChangingFunctions:
         overlay.hide(source)
         overlay.changed.moved(target)
         # Not `hide(target)` for a file: it covers what was there by itself. A directory must not show old entries.
-        if self._is_dir(overlay.mirror(target)):
+        if stat.S_ISDIR(raw.lstat(overlay.mirror(target)).st_mode):
             overlay.hide(target)
 
     def link(
@@ -239,14 +259,13 @@ class ChangingFunctions:
             raw.link(src, dst, follow_symlinks=follow_symlinks, **options)
             return
         with naming(src, dst):
-            source, found = self._find(one, follow=False)
-            target, there = self._find(two, follow=False)
-            if found is None or there is not None:
-                fail(errno.ENOENT if found is None else errno.EEXIST, source)
-            if self._is_dir(found):
-                fail(errno.EPERM, source)
-            self._parent(target)
-            raw.link(self.overlay.copy_up(source), self.overlay.make_room(target), follow_symlinks=False)
+            source, target = self._find(one, follow=False), self._find(two, follow=False)
+            if source.place is None or target.place is not None:
+                fail(errno.ENOENT if source.place is None else errno.EEXIST, source.path)
+            if source.is_directory:
+                fail(errno.EPERM, source.path)
+            self._parent(target.path)
+            raw.link(self.overlay.copy_up(source.path), self.overlay.make_room(target.path), follow_symlinks=False)
 
     # ---- contents and attributes
 
@@ -258,10 +277,10 @@ class ChangingFunctions:
             if absolute is None:
                 return alter(path, *args, **(options if dir_fd is None else {**options, "dir_fd": dir_fd}))
             with naming(path):
-                found, place = self._find(absolute, follow and bool(options.get("follow_symlinks", True)))
-                if place is None:
-                    fail(errno.ENOENT, found)
-                return alter(self.overlay.copy_up(found), *args, **options)
+                found = self._find(absolute, follow and bool(options.get("follow_symlinks", True)))
+                if found.place is None:
+                    fail(errno.ENOENT, found.path)
+                return alter(self.overlay.copy_up(found.path), *args, **options)
 
         return replacement
 
@@ -273,10 +292,10 @@ class ChangingFunctions:
         if absolute is None:
             return path
         with naming(path):
-            found, place = self._find(absolute, follow=True)
-            if place is None:
-                fail(errno.ENOENT, found)
-        return path if place == found else place
+            found = self._find(absolute, follow=True)
+            if found.place is None:
+                fail(errno.ENOENT, found.path)
+        return path if found.place == found.path else found.place
 
     def for_writing(self, path: Any, keep: bool = False) -> Any:
         """The real path to give to a library that writes `path`; with what is there before if `keep`."""
@@ -284,7 +303,8 @@ class ChangingFunctions:
         if absolute is None:
             return path
         with naming(path):
-            found, place = self._find(absolute, follow=True)
-            if place is None:
-                self._parent(found)
-            return self.overlay.copy_up(found) if place is not None and keep else self.overlay.make_room(found)
+            found = self._find(absolute, follow=True)
+            if found.place is None:
+                self._parent(found.path)
+            keeps = found.place is not None and keep
+            return self.overlay.copy_up(found.path) if keeps else self.overlay.make_room(found.path)

@@ -226,51 +226,64 @@ class Overlay:
         return mirrored
 
     def _shadow_directory(self, path: str) -> None:
-        origin = self.origin(path)
+        mirrored = self.mirror(path)
         try:
-            raw.mkdir(self.mirror(path))
+            raw.mkdir(mirrored)
         except FileExistsError:
             return
-        if origin is not None and raw.lexists(origin):
-            raw.copy_stat(origin, self.mirror(path))
+
+        def like_the_origin() -> None:
+            origin = self.origin(path)
+            if origin is not None and raw.lexists(origin):
+                raw.copy_stat(origin, mirrored)
+
+        self.settled(like_the_origin)
 
     def copy_up(self, path: str) -> str:
         """Bring what is at `path` into the scratch copy, to be changed there; a directory without its entries."""
         mirrored = self.make_room(path)
-        if raw.lexists(mirrored):
-            return mirrored
+        if not raw.lexists(mirrored):
+            # Main may change the original at any moment: what was copied counts once nothing is told about it.
+            self.settled(lambda: self._copy(path, mirrored))
+        return mirrored
+
+    def _copy(self, path: str, mirrored: str) -> None:
+        self._discard(mirrored)  # of an attempt that main has disturbed
         origin = self.origin(path)
         if origin is None:
             fail(errno.ENOENT, path)
         mode = raw.lstat(origin).st_mode
-        if stat.S_ISDIR(mode):
-            self._shadow_directory(path)
-        elif stat.S_ISLNK(mode):
+        if stat.S_ISLNK(mode):
             raw.symlink(raw.readlink(origin), mirrored)
         elif stat.S_ISREG(mode):
             raw.copy_file(origin, mirrored)
-            if self.journal.refresh() and self.origin(path) != origin:
-                raw.unlink(mirrored)  # main has changed it under the copying
-                return self.copy_up(path)
-        else:
+        elif not stat.S_ISDIR(mode):
             fail(errno.EPERM, path)  # a device or a pipe has no copy
-        return mirrored
+        else:
+            raw.mkdir(mirrored)
+            raw.copy_stat(origin, mirrored)
+
+    @staticmethod
+    def _discard(mirrored: str) -> None:
+        if raw.lexists(mirrored):
+            (raw.rmdir if stat.S_ISDIR(raw.lstat(mirrored).st_mode) else raw.unlink)(mirrored)
 
     def copy_up_tree(self, path: str) -> None:
         """`copy_up` of a directory with everything below it."""
-        place = self.locate(path)
-        self.copy_up(path)
-        if place is not None and stat.S_ISDIR(raw.lstat(place).st_mode):
-            for name in self.names(path):
+        mirrored = self.copy_up(path)
+        if stat.S_ISDIR(raw.lstat(mirrored).st_mode):
+            for name in self.settled(lambda: self.names(path)):
                 self.copy_up_tree(os.path.join(path, name))
 
     def hide(self, path: str) -> None:
         """Let the state at the start be gone for this rank, at and below `path`."""
-        self.journal.refresh()
-        origin = self.journal.origin(path)
-        if path not in self.exempt and origin is not None and raw.lexists(origin):
+        if path not in self.exempt and self.settled(lambda: self._was_there(path)):
             self.hidden.add(path)
         self.forget()
+
+    def _was_there(self, path: str) -> bool:
+        origin = self.journal.origin(path)
+        return origin is not None and raw.lexists(origin)
 
 
 class Opened(int):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import os
+import stat as stat_of
 from collections.abc import Callable
 from typing import Any
 
@@ -41,6 +42,7 @@ write: Callable[[int, bytes], int] = os.write
 
 _REFLINK = 0x40049409  # FICLONE of Linux: share the blocks instead of copying them (btrfs, xfs, bcachefs)
 _CHUNK = 1 << 20
+_SNAPSHOT_LIMIT = 1 << 20
 
 
 def lexists(path: str) -> bool:
@@ -82,6 +84,29 @@ def copy_file(source: str, target: str, limit: int | None = None) -> bool:
     else:
         unlink(target)
     return done
+
+
+def snapshot(descriptor: int) -> int:
+    """A descriptor of a nameless copy of a small regular file, in place of `descriptor`; else `descriptor` itself.
+
+    A file that is open shows what is written into it later. A replica that reads a counter which main writes anew
+    a moment afterwards must get what was there when it opened the file.
+    """
+    found = fstat(descriptor)
+    if not stat_of.S_ISREG(found.st_mode) or found.st_size > _SNAPSHOT_LIMIT or not hasattr(os, "memfd_create"):
+        return descriptor
+    try:
+        content = pread(descriptor, found.st_size, 0)
+        copy = os.memfd_create("samestep", os.MFD_CLOEXEC)
+    except OSError:
+        return descriptor  # not opened for reading; no memory or no descriptor left
+    write(copy, content)
+    os.lseek(copy, 0, os.SEEK_SET)
+    with contextlib.suppress(OSError):
+        os.fchmod(copy, stat_of.S_IMODE(found.st_mode))
+        utime(copy, ns=(found.st_atime_ns, found.st_mtime_ns))
+    close(descriptor)
+    return copy
 
 
 def _share_blocks(origin: int, copy: int) -> bool:

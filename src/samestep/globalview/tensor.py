@@ -182,6 +182,23 @@ class GlobalTensor(torch.Tensor):
         self._quotient = None
         self._seen = None
 
+    def take_over(self, other: torch.Tensor) -> None:
+        """Let this object stand for what `other`, a view of it, stands for: `x.unsqueeze_(0)` and its kind."""
+        if self._local.requires_grad and self._local.is_leaf and torch.is_grad_enabled():
+            raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
+        self._quotient = self._seen = self._census = None
+        if type(other) is not GlobalTensor:
+            self._local, self._placement, self._shape, self._source = other, Whole(), other.shape, None
+            return
+        source = other._source
+        if source is not None and source[0] is self:
+            # Across ranks: a view of the tensor as it was, which lives on without a name.
+            before = GlobalTensor(self._local, self._placement, self._shape)
+            before._source = self._source
+            source = (before, *source[1:])
+        self._local, self._placement, self._shape = other._local, other._placement, other._shape
+        self._source = source
+
     # ------------------------------------------------------------------ cheap facts, without dispatch
     @property
     def shape(self) -> torch.Size:  # type: ignore[override]
@@ -269,6 +286,10 @@ class GlobalTensor(torch.Tensor):
             return None if result is None else piece_of(result, placement)
 
         return self._local.register_hook(on_piece)
+
+    def register_post_accumulate_grad_hook(self, hook: Any) -> Any:
+        """As on one device: the hook gets this tensor, whose `grad` is the global gradient."""
+        return self._local.register_post_accumulate_grad_hook(lambda _: hook(self))
 
     def backward(
         self, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False, inputs: Any = None

@@ -8,7 +8,7 @@ from samestep.globalview import fallback  # noqa: F401  (fills in what happens w
 from samestep.globalview.rules import indexing, loss, matmul, pointwise, reduction, samplewise, shape
 from samestep.globalview.tensor import RULES
 
-_FACTS = "shape ndim dtype device is_cuda is_cpu layout is_sparse is_quantized is_meta is_mps is_xpu itemsize nbytes"
+_FACTS = "dtype device is_cuda is_cpu layout is_sparse is_quantized is_meta is_mps is_xpu itemsize"
 
 
 def install() -> None:
@@ -18,6 +18,8 @@ def install() -> None:
     for family in (pointwise, reduction, shape, indexing, matmul, samplewise, loss):
         family.install()
     for name in _FACTS.split():
-        RULES[getattr(torch.Tensor, name).__get__] = samplewise.metadata
+        RULES[getattr(torch.Tensor, name).__get__] = samplewise.as_the_piece
+    for name in ("shape", "ndim", "nbytes"):
+        RULES[getattr(torch.Tensor, name).__get__] = samplewise.size_property(name)
     for name in ("T", "mT"):
         RULES[getattr(torch.Tensor, name).__get__] = shape.permute

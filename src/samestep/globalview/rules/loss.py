@@ -58,7 +58,7 @@ def _localize(func: Any, bound: dict[str, Any], placement: Shard) -> dict[str, A
     for name, value in bound.items():
         if not isinstance(value, torch.Tensor):
             continue
-        if name == "pos_weight" or func.__name__ in _PER_CLASS.get(name, ()):
+        if name == "pos_weight" or (func.__name__ in _PER_CLASS.get(name, ()) and value.dim() <= 1):
             local[name] = collectives.broadcast(value.whole("weights") if type(value) is GlobalTensor else value)
             continue
         if type(value) is GlobalTensor and value._placement == placement:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from samestep.globalview import collectives
 from samestep.globalview.placement import Shard
@@ -54,8 +55,8 @@ def linear(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def embedding(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """`F.embedding` of sharded indices in a whole table."""
-    placement = _shard_of(args[0]) if len(args) > 1 else None
+    """`F.embedding` of sharded indices in a whole table (`torch.embedding` takes them the other way round)."""
+    placement = _shard_of(args[0]) if len(args) > 1 and func is F.embedding else None
     if placement is None or type(args[1]) is GlobalTensor or len(args) > 3 or kwargs.keys() - {"padding_idx"}:
         return NotImplemented
     local = func(args[0]._local, collectives.broadcast(args[1]), *args[2:], **kwargs)

@@ -261,6 +261,14 @@ def join(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return wrap_at(local, placement, placement.dim + (stacking and dim <= placement.dim))
 
 
+def view_in_place(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """`x.unsqueeze_(0)` and its kind: the object becomes the view of itself that the other form gives."""
+    if type(args[0]) is not GlobalTensor:
+        return NotImplemented
+    args[0].take_over(getattr(torch.Tensor, func.__name__[:-1])(*args, **kwargs))
+    return args[0]
+
+
 def install() -> None:
     """Register the rules."""
     register(reshape, "view reshape view_as reshape_as flatten unflatten ravel")
@@ -271,4 +279,5 @@ def install() -> None:
     register(repeat, "repeat tile")
     register(unbind, "unbind")
     register(split, "split chunk tensor_split")
+    register(view_in_place, "unsqueeze_ squeeze_ t_ transpose_ swapaxes_ swapdims_")
     register(join, "cat concat concatenate stack")

@@ -20,7 +20,8 @@ import samestep
 
 #: Forms left out, each with the reason.
 EXCLUDED_FORMS = {
-    ("set_", "aten"): "changes the storage, which a sharded tensor does not have as one piece",
+    ("as_strided", "in place"): "refused: a sharded tensor cannot change its shape in place (other than by views)",
+    ("addbmm", "in place"): "the same: torch lets it grow its first argument",
 }
 
 Form = Callable[..., Any]
@@ -70,7 +71,7 @@ def into(call: Form, fill: float, pattern: int | None) -> Form:
             return None  # several outputs: `out` is a tuple, in forms of their own
         out = torch.full_like(like, fill)
         global_ones = [a for a in args if type(a) is not torch.Tensor and isinstance(a, torch.Tensor)]
-        if pattern is not None and global_ones and out.dim():
+        if pattern is not None and global_ones and out.dim() and out.layout is torch.strided:
             patterns = size_patterns(out.size(0), samestep.world_size())
             out = samestep.shard(out, 0, patterns[pattern % len(patterns)])
         with torch.no_grad():

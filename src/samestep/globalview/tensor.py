@@ -31,14 +31,15 @@ class _Where(threading.local):
 WHERE = _Where()
 
 
-class _WithoutRule:
-    """What to do with a function that has no rule; `samestep.globalview.fallback` fills it in, since it needs both."""
+class _Elsewhere:
+    """Parts of the dispatch that need this module themselves; `fallback` and `plans` fill them in."""
 
     fallback: Rule
     inside_region: Rule
+    planned: Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
-WITHOUT_RULE = _WithoutRule()
+ELSEWHERE = _Elsewhere()
 
 
 class GlobalTensor(torch.Tensor):
@@ -54,43 +55,28 @@ class GlobalTensor(torch.Tensor):
 
     _local: torch.Tensor
     _placement: Placement
-    #: The exact quotient behind a mean: (numerator of this rank, denominator), see `collectives.add_up`.
-    #: Good only while the local term's version is the third entry.
-    _quotient: tuple[torch.Tensor, Any, int] | None
-    _seen: tuple[torch.Tensor, int, int] | None
-    #: Ignored targets counted ahead, see `samestep.globalview.census`.
-    _census: Any
-
-    #: The name of the `grad_fn` that one device would print.
-    _origin: str | None
-
     #: The global shape; reading the wrapper's own would go through dispatch.
     _shape: torch.Size
-
+    #: The exact quotient behind a mean: (numerator of this rank, denominator), see `collectives.add_up`.
+    #: Good only while the local term's version is the third entry.
+    _quotient: tuple[torch.Tensor, Any, int] | None = None
+    _seen: tuple[torch.Tensor, int, int] | None = None
+    #: Ignored targets counted ahead, see `samestep.globalview.census`.
+    _census: Any = None
+    #: The name of the `grad_fn` that one device would print.
+    _origin: str | None = None
     #: Whether `.data` was taken: an alias whose writes no version counter shows, so nothing may be remembered.
-    _aliased: bool
-
+    _aliased: bool = False
     #: What this is a view of, where a rank's piece could not be one: (tensor, remake the view, its version).
-    _source: tuple[GlobalTensor, Callable[[torch.Tensor], torch.Tensor], int] | None
-
-    __slots__ = ("_aliased", "_census", "_local", "_origin", "_placement", "_quotient", "_seen", "_shape", "_source")
+    _source: tuple[GlobalTensor, Callable[[torch.Tensor], torch.Tensor], int] | None = None
 
     @staticmethod
     def __new__(
         cls, local: torch.Tensor, placement: Placement, shape: Any, quotient: tuple[torch.Tensor, Any] | None = None
     ) -> GlobalTensor:
-        facade: GlobalTensor = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=local.dtype, device=local.device)
-        facade._local = local
-        facade._shape = shape if type(shape) is torch.Size else torch.Size(shape)
-        facade._placement = placement
-        facade._quotient = None
+        facade = sharded(local, placement, shape if type(shape) is torch.Size else torch.Size(shape))
         if quotient is not None and not local.is_inference():
             facade._quotient = (*quotient, local._version)
-        facade._seen = None
-        facade._census = None
-        facade._origin = None
-        facade._aliased = False
-        facade._source = None
         return facade
 
     # ------------------------------------------------------------------ dispatch
@@ -98,13 +84,18 @@ class GlobalTensor(torch.Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if WHERE.region:
-            return WITHOUT_RULE.inside_region(func, args, kwargs)
+            return ELSEWHERE.inside_region(func, args, kwargs)
+        if args and type(args[0]) is GlobalTensor:
+            result = ELSEWHERE.planned(func, args[0], args[1:], kwargs)
+            if result is not None:
+                return result
         rule = RULES.get(func)
-        if rule is not None:
+        # What a function writes into `out=` must be all of it, on every rank: no rule does that.
+        if rule is not None and (not kwargs or kwargs.get("out") is None):
             result = rule(func, args, kwargs)
             if result is not NotImplemented:
                 return result
-        return WITHOUT_RULE.fallback(func, args, kwargs)
+        return ELSEWHERE.fallback(func, args, kwargs)
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -311,6 +302,22 @@ class GlobalTensor(torch.Tensor):
     __hash__ = torch.Tensor.__hash__
 
 
+_make_wrapper = torch.Tensor._make_wrapper_subclass
+
+
+def sharded(local: torch.Tensor, placement: Placement, shape: torch.Size) -> GlobalTensor:
+    """A `GlobalTensor` of these parts, at the least cost."""
+    facade: GlobalTensor
+    if local.is_cpu:  # by position: reading keywords takes a quarter of the time of the call
+        facade = _make_wrapper(GlobalTensor, shape, None, None, None, local.dtype)
+    else:
+        facade = _make_wrapper(GlobalTensor, shape, dtype=local.dtype, device=local.device)
+    facade._local = local
+    facade._placement = placement
+    facade._shape = shape
+    return facade
+
+
 _aten = torch.ops.aten
 _NO_GRADIENT = {_aten.detach.default, _aten._local_scalar_dense.default}
 
@@ -380,6 +387,29 @@ def partial(
     """This rank's term of a sum over the ranks as a global tensor."""
     result = GlobalTensor(local, PARTIAL, local.shape, quotient)
     result._origin = origin
+    return result
+
+
+_CARDINALS: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+
+
+def _cardinal(count: int, dtype: torch.dtype) -> torch.Tensor:
+    """A count as a tensor: dividing by it costs less than by a Python number, and it is a CPU scalar on any device."""
+    found = _CARDINALS.get((count, dtype))
+    if found is None:
+        if len(_CARDINALS) > 4096:
+            _CARDINALS.clear()
+        with torch.inference_mode(False):
+            found = _CARDINALS[count, dtype] = torch.tensor(count, dtype=dtype)
+    return found
+
+
+def mean_of(total: torch.Tensor, count: int, origin: str | None) -> GlobalTensor:
+    """The mean of `count` elements of which this rank's add up to `total`, in single or double precision."""
+    result = sharded(total / _cardinal(count, total.dtype), PARTIAL, total.shape)
+    result._origin = origin
+    if not total.is_inference():
+        result._quotient = (total, count, result._local._version)
     return result
 
 

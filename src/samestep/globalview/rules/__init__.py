@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from samestep.globalview import fallback  # noqa: F401  (fills in what happens without a rule)
+from samestep.globalview import (
+    fallback,  # noqa: F401  (fills in what happens without a rule)
+    methods,
+)
 from samestep.globalview.rules import indexing, loss, matmul, pointwise, reduction, samplewise, shape
 from samestep.globalview.tensor import RULES
 
@@ -15,6 +18,7 @@ def install() -> None:
     """Fill the table of rules; calling it again changes nothing."""
     if RULES:
         return
+    methods.install()
     for family in (pointwise, reduction, shape, indexing, matmul, samplewise, loss):
         family.install()
     for name in _FACTS.split():

@@ -9,6 +9,7 @@ import torch
 from samestep import world
 from samestep.globalview import collectives
 from samestep.globalview.fallback import fallback
+from samestep.globalview.methods import remember_index
 from samestep.globalview.placement import Shard
 from samestep.globalview.rules.registry import register
 from samestep.globalview.rules.shape import wrap_at
@@ -46,7 +47,8 @@ def getitem(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if found is None:
         return NotImplemented
     local_items, target = found
-    return wrap_at(x._local[tuple(local_items)], target, target.dim)
+    local_index = tuple(local_items)
+    return remember_index(x, index, local_index, wrap_at(x._local[local_index], target, target.dim))
 
 
 def _local_index(items: list[Any], x: GlobalTensor, placement: Shard) -> tuple[list[Any], Shard] | None:

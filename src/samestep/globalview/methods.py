@@ -15,7 +15,7 @@ import torch
 
 from samestep import torch_private
 from samestep.globalview.placement import Shard
-from samestep.globalview.plans import planned, remember
+from samestep.globalview.plans import planned
 from samestep.globalview.tensor import WHERE, GlobalTensor, mean_of, numel_of, sharded
 
 _NUMBERS = (int, float, bool)
@@ -79,20 +79,6 @@ def _cast(name: str) -> Callable[..., Any]:
     return method
 
 
-_dispatching_mean = torch.Tensor.mean
-_SINGLE_AND_DOUBLE = (torch.float32, torch.float64)
-
-
-def _mean(self: Any, *args: Any, **kwargs: Any) -> Any:
-    if args or kwargs:
-        return _by_plan_mean(self, *args, **kwargs)
-    placement, local = self._placement, self._local
-    usual = type(placement) is Shard and placement.full and local.dtype in _SINGLE_AND_DOUBLE
-    if not usual or WHERE.region or _modes() or numel_of(self._shape) == 0:
-        return _dispatching_mean(self)
-    return mean_of(local.sum(), numel_of(self._shape), "MeanBackward0")
-
-
 def _by_plan(name: str) -> Callable[..., Any]:
     dispatching = getattr(torch.Tensor, name)
 
@@ -107,41 +93,19 @@ def _by_plan(name: str) -> Callable[..., Any]:
     return method
 
 
-def _index_key(index: Any) -> Any:
-    """An index of ints, slices, None and `...` as a key, which a slice itself is not before Python 3.12; else None."""
-    if type(index) is int:
-        return index
-    if type(index) is not tuple:
-        return None
-    key: list[Any] = []
-    for item in index:
-        if type(item) is slice:
-            key.append((slice, item.start, item.stop, item.step))
-        elif type(item) is int or item is None or item is Ellipsis:
-            key.append(item)
-        else:
-            return None
-    return tuple(key)
+_dispatching_mean = torch.Tensor.mean
+_mean_by_plan = _by_plan("mean")
+_SINGLE_AND_DOUBLE = (torch.float32, torch.float64)
 
 
-_by_plan_mean = _by_plan("mean")
-_dispatching_getitem = torch.Tensor.__getitem__
-
-
-def _getitem(self: Any, index: Any) -> Any:
-    key = _index_key(index) if not WHERE.region and not _modes() else None
-    if key is None:
-        return _dispatching_getitem(self, index)
-    result = planned("[]", self, (key,), {})
-    return _dispatching_getitem(self, index) if result is None else result
-
-
-def remember_index(x: GlobalTensor, index: Any, local_index: tuple[Any, ...], result: GlobalTensor) -> GlobalTensor:
-    """Keep what `x[index]` came to. Returns `result`."""
-    key = _index_key(index)
-    if key is not None:
-        remember("[]", x, (x, key), {}, result, operator.getitem, (local_index,))
-    return result
+def _mean(self: Any, *args: Any, **kwargs: Any) -> Any:
+    if args or kwargs:
+        return _mean_by_plan(self, *args, **kwargs)
+    placement, local = self._placement, self._local
+    usual = type(placement) is Shard and placement.full and local.dtype in _SINGLE_AND_DOUBLE
+    if not usual or WHERE.region or _modes() or numel_of(self._shape) == 0:
+        return _dispatching_mean(self)
+    return mean_of(local.sum(), numel_of(self._shape), "MeanBackward0")
 
 
 def install() -> None:
@@ -153,4 +117,4 @@ def install() -> None:
     for name in _CASTS.split():
         setattr(GlobalTensor, name, _cast(name))
     setattr(GlobalTensor, "mean", _mean)  # noqa: B010 (mypy knows these methods as torch's)
-    setattr(GlobalTensor, "__getitem__", _getitem)  # noqa: B010
+    # Not `__getitem__`: a class that defines it is a sequence to C++, which then asks a scalar for its length.

@@ -29,8 +29,31 @@ class Plan(NamedTuple):
     shape: torch.Size
 
 
-def key_of(func: Any, x: GlobalTensor, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a plan is kept under; `rest` are the arguments after `x`."""
+_GETITEM = torch.Tensor.__getitem__
+
+
+def _index_key(index: Any) -> Any:
+    """An index of ints, slices, None and `...` as a key, which a slice itself is not before Python 3.12; else None."""
+    if type(index) is int:
+        return index
+    if type(index) is not tuple:
+        return None
+    key: list[Any] = []
+    for item in index:
+        if type(item) is slice:
+            key.append((slice, item.start, item.stop, item.step))
+        elif type(item) is int or item is None or item is Ellipsis:
+            key.append(item)
+        else:
+            return None
+    return tuple(key)
+
+
+def _key_of(func: Any, x: GlobalTensor, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a plan is kept under; `rest` are the arguments after `x`. None: nothing is kept."""
+    if func is _GETITEM:
+        index = _index_key(rest[0])
+        return None if index is None else (func, x._shape, index)
     if kwargs:
         return (func, x._shape, rest, tuple(kwargs.items()))
     return (func, x._shape, rest)
@@ -61,14 +84,16 @@ def remember(
         first._shape,
     )
     with contextlib.suppress(TypeError):  # an argument that cannot be a key: the rule decides each time
-        plans[key_of(func, x, args[1:], kwargs)] = plan
+        key = _key_of(func, x, args[1:], kwargs)
+        if key is not None:
+            plans[key] = plan
     return result
 
 
 def planned(func: Any, x: GlobalTensor, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result by a plan; None without one."""
     try:
-        plan = x._placement.plans.get((func, x._shape, rest) if not kwargs else key_of(func, x, rest, kwargs))
+        plan = x._placement.plans.get(_key_of(func, x, rest, kwargs))
     except TypeError:
         return None
     if plan is None or x._census is not None:  # a census goes with the elements: the rule's business

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -9,8 +10,8 @@ import torch
 from samestep import world
 from samestep.globalview import collectives
 from samestep.globalview.fallback import fallback
-from samestep.globalview.methods import remember_index
 from samestep.globalview.placement import Shard
+from samestep.globalview.plans import remember
 from samestep.globalview.rules.registry import register
 from samestep.globalview.rules.shape import wrap_at
 from samestep.globalview.tensor import GlobalTensor, shard_whole
@@ -48,7 +49,8 @@ def getitem(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     local_items, target = found
     local_index = tuple(local_items)
-    return remember_index(x, index, local_index, wrap_at(x._local[local_index], target, target.dim))
+    result = wrap_at(x._local[local_index], target, target.dim)
+    return remember(func, x, args, kwargs, result, operator.getitem, (local_index,))
 
 
 def _local_index(items: list[Any], x: GlobalTensor, placement: Shard) -> tuple[list[Any], Shard] | None:

@@ -13,7 +13,7 @@ import torch.distributed
 
 from samestep import ledger, notice, replica, torch_private, world
 from samestep.data import loader
-from samestep.globalview import autograd, rules
+from samestep.globalview import autograd, rules, transforms
 from samestep.launch.context import RankContext
 from samestep.launch.script import ScriptTarget, run_target
 from samestep.parallel import batch_norm, data_parallel, region
@@ -55,6 +55,7 @@ def _start(context: RankContext) -> None:
         torch.cuda.set_device(0)  # the rank's own GPU is the first that it sees
     rules.install()
     autograd.install()
+    transforms.install()
     region.install()
     batch_norm.install()
     data_parallel.install()

@@ -5,6 +5,7 @@ Each is checked at import: with a torch that lacks one, the message says which, 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +38,27 @@ def no_modes() -> int:
 
 #: How many modes of the script's (`torch.overrides.TorchFunctionMode`) are on.
 function_modes: Callable[[], int] = getattr(torch._C, "_len_torch_function_stack", no_modes)
+
+
+def _no_transform() -> Any:
+    """Where torch cannot say it, no transform is taken to be running."""
+    return None
+
+
+_functorch: Any = getattr(torch._C, "_functorch", None)
+
+#: The innermost `torch.func` transform that is running in this thread, or None.
+running_transform: Callable[[], Any] = getattr(_functorch, "peek_interpreter_stack", _no_transform)
+
+
+def outside_transforms() -> contextlib.AbstractContextManager[Any]:
+    """A context in which no transform is running: there, what it does not wrap can be computed and communicated."""
+    try:
+        from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+    except ImportError:
+        return contextlib.nullcontext()
+    context: contextlib.AbstractContextManager[Any] = temporarily_clear_interpreter_stack()
+    return context
 
 
 def _find(path: str) -> Any:

@@ -414,7 +414,7 @@ def _exclude(reason: str, names: str, prefix: str = "torch.") -> None:
 
 _exclude(
     "takes symbolic numbers of a compiler, no tensor",
-    "_sym_int sym_float sym_ite sym_max sym_min sym_not sym_sqrt sym_sum",
+    "_sym_int nn.functional._sym_int sym_float sym_ite sym_max sym_min sym_not sym_sqrt sym_sum",
 )
 _exclude("is no function of tensors", "autocast")
 _exclude(

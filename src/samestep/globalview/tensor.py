@@ -12,6 +12,7 @@ import torch
 from samestep.globalview import collectives
 from samestep.globalview.placement import PARTIAL, Partial, Placement, Shard, Whole
 from samestep.ledger import LEDGER
+from samestep.torch_private import outside_transforms, running_transform
 
 Rule = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -89,6 +90,8 @@ class GlobalTensor(torch.Tensor):
             result = ELSEWHERE.planned(func, args[0], args[1:], kwargs)
             if result is not None:
                 return result
+        if running_transform() is not None:  # its tensors know nothing of shards
+            return ELSEWHERE.fallback(func, args, kwargs)
         rule = RULES.get(func)
         # What a function writes into `out=` must be all of it, on every rank: no rule does that.
         if rule is not None and (not kwargs or kwargs.get("out") is None):
@@ -129,6 +132,9 @@ class GlobalTensor(torch.Tensor):
             unchanged = local._version == local_version and value._version == value_version
             if unchanged and (not tracked or value.requires_grad):
                 return value if tracked else value.detach()
+        if running_transform() is not None:
+            with outside_transforms():
+                return self._assemble(operation)
         value = self._assemble(operation)
         if self._aliased or local.is_inference() or value.is_inference():  # a write would go unnoticed
             return value

@@ -107,10 +107,28 @@ def _counts(mine: int, device: torch.device) -> tuple[int, ...]:
     return tuple(counts.tolist())
 
 
+def _columns(x: GlobalTensor, placement: Shard, index: Any) -> Any:
+    """`x[:, [0, 2]]`: all rows, and one list or whole tensor of integers among the other dimensions."""
+    if type(index) is not tuple or placement.dim != 0 or not 2 <= len(index) <= x.dim():
+        return NotImplemented
+    if type(index[0]) is not slice or index[0] != slice(None):
+        return NotImplemented
+    chosen = [i for i in index if isinstance(i, (list, torch.Tensor))]
+    if len(chosen) != 1 or not all(isinstance(i, (list, torch.Tensor, slice)) for i in index):
+        return NotImplemented
+    (columns,) = chosen
+    if isinstance(columns, list):
+        if not columns or not all(type(i) is int for i in columns):
+            return NotImplemented
+    elif type(columns) is not torch.Tensor or columns.dtype is not torch.int64 or columns.dim() != 1:
+        return NotImplemented
+    return wrap_at(x._local[index], placement, 0)
+
+
 def _by_tensor(func: Any, x: GlobalTensor, placement: Shard, index: Any) -> Any:
     """`x[perm]` with a whole index of rows: the result is cut anew, so that a model still gets shards."""
     if not isinstance(index, torch.Tensor) or type(index) is GlobalTensor or placement.dim != 0:
-        return NotImplemented
+        return _columns(x, placement, index)
     if index.dtype is torch.bool or index.dim() != 1 or index.numel() < world.current().size:
         return NotImplemented
     return _cut_anew(fallback(func, (x, index), {}))

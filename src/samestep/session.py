@@ -16,7 +16,7 @@ from samestep.data import loader
 from samestep.globalview import autograd, rules
 from samestep.launch.context import RankContext
 from samestep.launch.script import ScriptTarget, run_target
-from samestep.parallel import batch_norm, data_parallel, region
+from samestep.parallel import batch_norm, data_parallel, region, visit
 from samestep.tools import explain as explain_tool
 
 # Typed loosely: torch's stubs leave out the process groups and stores that are made here directly.
@@ -57,6 +57,7 @@ def _start(context: RankContext) -> None:
     autograd.install()
     region.install()
     batch_norm.install()
+    visit.install()
     data_parallel.install()
     loader.install()
     replica.install(context.rank, context.world_size, context.run_dir, store, context.shared_seed)

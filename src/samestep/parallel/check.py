@@ -25,6 +25,7 @@ from samestep import world
 from samestep.globalview.placement import Shard
 from samestep.globalview.tensor import WHERE, GlobalTensor
 from samestep.nest import map_tensors, skeleton, tensors
+from samestep.parallel import batch_norm, options
 from samestep.parallel.stillness import deterministic_random, restored
 
 #: Rows per rank in the check: two, so that an operation over the batch has something to couple.
@@ -93,6 +94,10 @@ def _try_rows(
     first = next((e for e in errors if e), None)
     if first is not None:
         return f"on a few rows there was {first}"
+    if cut.norms != full.norms:
+        return "a batch norm in it does not see each row of the batch once"
+    if cut.python != full.python:
+        return "how much it draws from Python's or NumPy's random numbers depends on the number of rows"
     coarsest = _coarsest([*module.parameters(), *module.buffers(), *tensors(local)])
     for name, buffer in full.buffers.items():
         mine = cut.buffers.get(name)
@@ -144,12 +149,17 @@ def _samples(
 
 @dataclass
 class _Ran:
-    """One run of the check: outputs, an exception or another obstacle as a short text, buffers, whether it drew."""
+    """One run of the check: outputs, an exception or another obstacle as a short text, buffers, whether it drew.
+
+    `norms` has the values per channel that each batch norm saw, `python` where Python's and NumPy's streams stood.
+    """
 
     output: Any = None
     error: str | None = None
     buffers: dict[str, torch.Tensor] = field(default_factory=dict)
     draws: bool = False
+    norms: list[int] = field(default_factory=list)
+    python: bytes = b""
 
 
 def _quiet_run(module: nn.Module, arguments: Any, *, inside: bool) -> _Ran:
@@ -158,14 +168,17 @@ def _quiet_run(module: nn.Module, arguments: Any, *, inside: bool) -> _Ran:
     WHERE.region += inside
     try:
         quiet = contextlib.redirect_stdout(io.StringIO())
-        with torch.no_grad(), restored(module) as kept, deterministic_random(module) as seen, quiet:
+        seeing = deterministic_random(module)
+        with torch.no_grad(), restored(module) as kept, seeing as seen, batch_norm.counted() as norms, quiet:
             output = module(*args, **kwargs)
             buffers = {name: b.detach().clone() for name, b in module.named_buffers()}
         if seen.reads:
             return _Ran(error="a number that it reads off its batch, which may decide what it does")
         if kept:
             return _Ran(error=f"an attribute `{kept[0]}` that it keeps for later")
-        return _Ran(output, None, buffers, seen.draws)
+        if seen.generator and not options.chosen().exact_random:
+            return _Ran(error="random numbers from a generator of its own, which is alike on all ranks")
+        return _Ran(output, None, buffers, seen.draws, norms, seen.python)
     except Exception as error:
         return _Ran(error=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
     finally:

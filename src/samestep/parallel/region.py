@@ -23,10 +23,11 @@ from samestep.globalview.placement import Shard, Whole
 from samestep.globalview.tensor import WHERE, GlobalTensor, node_name, shard_whole
 from samestep.ledger import LEDGER
 from samestep.nest import map_tensors, tensors
-from samestep.parallel import agreement, streams
+from samestep.parallel import agreement
 from samestep.parallel.check import Plan, decide
 from samestep.parallel.reducer import REDUCER, Bucket
 from samestep.parallel.survey import MANY_FORMS, form_of, survey
+from samestep.parallel.visit import Visit
 
 _original_call = nn.Module.__call__
 
@@ -121,12 +122,7 @@ def _open(module: nn.Module, args: Any, kwargs: Any) -> Any:
 def _split(module: nn.Module, known: _Known, plan: Plan, args: Any, kwargs: Any, placement: Shard) -> Any:
     local_args, local_kwargs = enter((args, kwargs), placement)
     LEDGER.region_calls += 1
-    WHERE.region += 1
-    try:
-        with streams.own_stream(plan.draws):
-            output = _original_call(module, *local_args, **local_kwargs)
-    finally:
-        WHERE.region -= 1
+    output = Visit(placement).run(_original_call, module, *local_args, **local_kwargs)
     return leave(output, plan, placement, known.buckets, name_of(module))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from samestep.nest import tensors
+from samestep.parallel.streams import all_states, kept_streams, same_state, torch_state
 
 #: Names of ATen operations that draw, and the value that stands for every draw. What is drawn must not depend on how
 #: many rows there are, else a module with dropout would seem to couple its rows.
@@ -54,10 +55,15 @@ def _reads(func: Any, args: Any) -> bool:
 
 @dataclass
 class Seen:
-    """Whether a module read numbers off its batch, and whether it drew random ones."""
+    """Whether a module read numbers off its batch, and whether it drew random ones, also from a generator of its own.
+
+    `python` says, after a run, where Python's and NumPy's streams stood then.
+    """
 
     reads: bool = False
     draws: bool = False
+    generator: bool = False
+    python: bytes = b""
 
 
 _ours = 0
@@ -80,6 +86,8 @@ class _Deterministic(TorchDispatchMode):
         # Parameters and buffers are the same on every rank: reading them decides the same everywhere.
         self.known = {t.data_ptr() for t in (*module.parameters(), *module.buffers())}
         self.seen = Seen()
+        #: Where generators of the module's own stood.
+        self.generators: dict[torch.Generator, torch.Tensor] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -88,10 +96,11 @@ class _Deterministic(TorchDispatchMode):
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
         name = func.overloadpacket.__name__
-        before = _streams()
+        before = torch_state()
+        own = self._is_own(kwargs.get("generator"))
         result = func(*args, **kwargs)
         # Only what really draws counts: dropout with p=0 does not, and must leave the script's stream alone.
-        drew = not all(torch.equal(a, b) for a, b in zip(before, _streams(), strict=True))
+        drew = own or not same_state(before, torch_state())
         self.seen.draws = self.seen.draws or drew
         if drew and name == "native_dropout":
             return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
@@ -101,6 +110,13 @@ class _Deterministic(TorchDispatchMode):
             return result.fill_(_CONSTANTS[name])
         return result
 
+    def _is_own(self, generator: torch.Generator | None) -> bool:
+        if generator is None or generator is torch.default_generator:
+            return False
+        self.seen.generator = True
+        self.generators.setdefault(generator, generator.get_state())
+        return True
+
 
 @contextmanager
 def deterministic_random(module: nn.Module) -> Iterator[Seen]:
@@ -108,32 +124,18 @@ def deterministic_random(module: nn.Module) -> Iterator[Seen]:
 
     Gives notes on what the module did.
     """
-    python = random.getstate()
-    numpy = _numpy_state()
     mode: Any = _Deterministic(module)
-    with torch.random.fork_rng(devices=_cuda_devices()), mode:
-        yield mode.seen
-    random.setstate(python)
-    if numpy is not None:
-        import numpy as np
-
-        np.random.set_state(numpy)
-
-
-def _streams() -> list[torch.Tensor]:
-    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in _cuda_devices())]
-
-
-def _cuda_devices() -> list[int]:
-    return [torch.cuda.current_device()] if torch.cuda.is_available() and torch.cuda.is_initialized() else []
-
-
-def _numpy_state() -> Any:
     try:
-        import numpy as np
-    except ImportError:
-        return None
-    return np.random.get_state()
+        with kept_streams():
+            before = torch_state()
+            with mode:
+                yield mode.seen
+            # Also what operations drew that torch does not call random (`random_`, `binomial`).
+            mode.seen.draws = mode.seen.draws or not same_state(before, torch_state())
+            mode.seen.python = pickle.dumps(all_states()[1:])
+    finally:
+        for generator, state in mode.generators.items():
+            generator.set_state(state)
 
 
 def _copied(value: Any) -> Any:

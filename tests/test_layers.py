@@ -16,6 +16,7 @@ BASE = {"errors", "ledger", "nest", "notice", "torch_private", "world"}
 #: public functions, the package itself) composes the others and is imported by none of them.
 ALLOWED: dict[str, set[str]] = {
     "devices": set(),
+    "commands": {"devices"},
     "globalview": set(),
     "replica": set(),
     "launch": {"devices"},

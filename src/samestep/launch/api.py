@@ -17,12 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from samestep.devices.spec import DeviceSelection, resolve
+from samestep.devices import locks
+from samestep.devices.spec import Devices, DeviceSelection, resolve
 from samestep.errors import SamestepError
 from samestep.launch.context import RankContext
 from samestep.launch.local import prepare, run_ranks
 from samestep.launch.report import describe
 from samestep.launch.signals import in_foreground
+from samestep.notice import notice
 
 Result = TypeVar("Result")
 
@@ -38,14 +40,23 @@ serve(setup)
 """
 
 
-def launch(fn: Callable[..., Result], *args: Any, devices: str | None = None, **kwargs: Any) -> Result:
+def launch(fn: Callable[..., Result], *args: Any, devices: Devices | None = None, **kwargs: Any) -> Result:
     """Run `fn(*args, **kwargs)` on every rank, one per device, and return what the main rank returns.
 
-    `devices` is written as for `samestep run --devices`. The ranks are new processes: `fn` and its arguments are
-    copied into them (so it does not matter if CUDA has been used here), and the result is copied back. If a rank
-    fails, a `RuntimeError` carries its traceback.
+    `devices` is written as for `samestep run --devices`, or as a list: `devices=[1, 3]`. The ranks are new processes:
+    `fn` and its arguments are copied into them (so it does not matter if CUDA has been used here), and the result is
+    copied back. If a rank fails, a `RuntimeError` carries its traceback.
     """
     selection = resolve(devices)
+    try:
+        return _launch(selection, fn, args, kwargs)
+    finally:
+        locks.release(selection.identities)
+
+
+def _launch(selection: DeviceSelection, fn: Callable[..., Result], args: Any, kwargs: Any) -> Result:
+    for text in selection.notes:
+        notice(text)
     with tempfile.TemporaryDirectory(prefix="samestep-launch-") as name:
         directory = Path(name)
         (directory / _CALL).write_bytes(_packed((fn, _source(fn), args, kwargs), "the function and its arguments"))
@@ -65,8 +76,7 @@ def serve(setup: dict[str, Any]) -> NoReturn:
         if os.getppid() != setup["caller"]:
             sys.exit(128 + signal.SIGTERM)  # it died before the call
     directory = Path(setup["directory"])
-    chosen = setup["selection"]
-    selection = DeviceSelection(chosen["kind"], tuple(chosen["indices"]), tuple(chosen["visible"]))
+    selection = DeviceSelection.from_json(setup["selection"])
     try:
         prepare(selection)
         importlib.import_module("samestep.session")  # once for all ranks
@@ -119,7 +129,7 @@ def _start(directory: Path, selection: DeviceSelection) -> subprocess.Popen[byte
         "directory": str(directory),
         "path": [entry or os.getcwd() for entry in sys.path],
         "argv": sys.argv,
-        "selection": {"kind": selection.kind, "indices": selection.indices, "visible": selection.visible},
+        "selection": selection.as_json(),
     }
     file = directory / _SETUP
     file.write_text(json.dumps(setup), encoding="utf-8")

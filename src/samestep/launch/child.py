@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
+from samestep.devices.affinity import near_cpus, pin
 from samestep.devices.environment import apply_environment, rank_environment
 from samestep.errors import SamestepError
 from samestep.launch import traces
@@ -66,6 +67,7 @@ def _live(program: Program, context: RankContext, birth: Birth) -> int:
     for each in birth.foreign:
         each.close()
     apply_environment(rank_environment(context.selection, context.rank))
+    pin(near_cpus(context.selection)[context.rank])
     if not context.is_main:
         _take_off_terminal(context)
     if birth.threads is not None and "torch" in sys.modules:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from samestep.devices.affinity import near_cpus
 from samestep.devices.environment import set_thread_environment
 from samestep.devices.spec import DeviceSelection
 from samestep.errors import SamestepError
@@ -64,7 +65,7 @@ def prepare(selection: DeviceSelection) -> int | None:
     In this order, because the libraries below torch read their number of threads when they are loaded, and threads
     that run in the launcher would not exist in the forked ranks.
     """
-    threads = set_thread_environment(selection.count)
+    threads = set_thread_environment(selection.count, near_cpus(selection))
     try:
         torch = importlib.import_module("torch")
     except ImportError as error:

@@ -31,9 +31,9 @@ class Judged:
     why_not: str | None
 
 
-def judge(gpus: Sequence[VisibleGpu], request: Free) -> list[Judged]:
-    """Which GPUs meet the conditions; nothing is locked."""
-    return [Judged(gpu, _busy(gpu, request) or _locked(gpu)) for gpu in gpus]
+def judge(gpus: Sequence[VisibleGpu], request: Free, look: bool = True) -> list[Judged]:
+    """Which GPUs meet the conditions; nothing is locked. `look`: also whether another run has locked them."""
+    return [Judged(gpu, _busy(gpu, request) or (_locked(gpu) if look else None)) for gpu in gpus]
 
 
 def choose(
@@ -53,7 +53,7 @@ def choose(
     progress = _Progress(request, wait)
     pause = _FIRST_PAUSE_S
     while True:
-        judged = judge(candidates(), request)
+        judged = judge(candidates(), request, look=not hold)
         needed = request.count if request.count is not None else 1
         if needed > len(judged):
             raise SamestepError(f"{origin}: {needed} GPUs are asked for, and there are {len(judged)}")

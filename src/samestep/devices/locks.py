@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import json
 import os
+import random
 import re
 import sys
 import tempfile
@@ -24,6 +25,7 @@ DIRECTORY_VARIABLE = "SAMESTEP_LOCK_DIR"
 _EVERYONE_MAY_ADD = 0o1777
 _EVERYONE_MAY_WRITE = 0o666
 _ENTRY_BYTES = 4096
+_TRIES, _PAUSE_S = 8, 0.01
 
 _held: dict[str, int] = {}
 
@@ -76,12 +78,14 @@ def take(identity: str) -> str | None:
             f"GPUs cannot be locked, so that another run might take the same ones: {error}; name a directory that all "
             f"users may write to in {DIRECTORY_VARIABLE}"
         ) from error
-    if not _lock(descriptor, fcntl.LOCK_EX):
-        holder = _holder(descriptor)
-        os.close(descriptor)
-        return holder
-    _keep(identity, descriptor, write=True)
-    return None
+    for _ in range(_TRIES):
+        if _lock(descriptor, fcntl.LOCK_EX):
+            _keep(identity, descriptor, write=True)
+            return None
+        time.sleep(random.uniform(0, _PAUSE_S))  # somebody may only have been looking
+    found = _holder(descriptor)
+    os.close(descriptor)
+    return found
 
 
 def holder(identity: str) -> str | None:

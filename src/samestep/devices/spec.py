@@ -18,6 +18,7 @@ __all__ = ["FALLBACK_RANKS", "GRAMMAR", "VARIABLE", "DeviceSelection", "Devices"
 
 VARIABLE = "SAMESTEP_DEVICES"
 FALLBACK_RANKS = 2
+_WAITS = "--wait waits for GPUs to become free; write --devices free or free:2"
 
 Devices = str | Sequence[int | str]
 
@@ -48,6 +49,8 @@ def resolve(
     if from_environment:
         origin = f"{VARIABLE}={from_environment!r}"
         return _Resolver(from_environment, origin, "environment", wait, hold, oversubscribe).resolve()
+    if wait is not None:
+        raise SamestepError(_WAITS)
     inventory = take_inventory()
     if inventory.gpus:
         return _Resolver("all", "all GPUs", "default", None, hold, False).select(_whole(inventory), inventory)
@@ -124,7 +127,7 @@ class _Resolver:
     def resolve(self) -> DeviceSelection:
         request = grammar.read(self._text, self._origin)
         if self._wait is not None and not isinstance(request, grammar.Free):
-            self._refuse("--wait waits for GPUs to become free; write --devices free or free:2")
+            self._refuse(_WAITS)
         if isinstance(request, grammar.Processes):
             return self._processes(request.count)
         if isinstance(request, grammar.Accelerators):

@@ -20,6 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "globalview": set(),
     "replica": set(),
     "launch": {"devices"},
+    "lint": set(),
     "parallel": {"globalview"},
     "data": {"globalview", "parallel"},
     "tools": {"devices", "globalview", "launch", "parallel", "data", "replica"},

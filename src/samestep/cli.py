@@ -21,6 +21,7 @@ from samestep.devices.spec import resolve
 from samestep.devices.waiting import looks_like_time, wait_limit
 from samestep.errors import SamestepError
 from samestep.launch.script import ScriptTarget, check_target
+from samestep.lint.command import lint
 from samestep.notice import notice
 
 TERMINAL = "-"
@@ -112,6 +113,9 @@ def show_devices(
 ) -> None:
     """Show the devices of this machine, and which of them a run can use."""
     devices_command.show_devices(spec, as_json, topology)
+
+
+app.command("lint")(lint)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -20,13 +20,14 @@ from samestep.commands import devices as devices_command
 from samestep.devices.spec import resolve
 from samestep.devices.waiting import looks_like_time, wait_limit
 from samestep.errors import SamestepError
+from samestep.launch.mode import check_mode, choose
 from samestep.launch.script import ScriptTarget, check_target
 from samestep.lint.command import lint
 from samestep.notice import notice
 
 TERMINAL = "-"
 _USAGE_ERROR = 2
-_WITH_VALUE = ("--devices", "--gpus")
+_WITH_VALUE = ("--devices", "--gpus", "--mode")
 
 app = typer.Typer(
     help="The training step you wrote, on every device you have.",
@@ -78,6 +79,15 @@ def run(
         str | None,
         typer.Option("-m", metavar="MODULE", help="Run a module, as python -m does.", show_default=False),
     ] = None,
+    mode: Annotated[
+        str,
+        typer.Option(
+            "--mode",
+            metavar="MODE",
+            help="same: one program with the numbers of one device. distributed: the script uses torch.distributed "
+            "itself. auto: found out from the script.",
+        ),
+    ] = "auto",
     explain: Annotated[
         str | None,
         typer.Option(
@@ -94,12 +104,13 @@ def run(
         target = ScriptTarget(None, module, arguments)
     else:
         target = ScriptTarget(arguments[0] if arguments else None, None, arguments[1:])
+    check_mode(mode)
     selection = resolve(devices, wait=wait_limit(wait), oversubscribe=oversubscribe)
     check_target(target)
     report = _check_explain(explain)
     for text in selection.notes:
         notice(text)
-    _run_ranks(selection, target, report)
+    _run_ranks(selection, target, report, mode)
 
 
 @app.command("devices")
@@ -185,13 +196,19 @@ def _dispatch(arguments: list[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _run_ranks(selection: Any, target: ScriptTarget, explain: str | None) -> NoReturn:
-    from samestep.launch.local import prepare, run_ranks
+def _run_ranks(selection: Any, target: ScriptTarget, explain: str | None, mode: str) -> NoReturn:
+    from samestep.launch.forms import run_chosen
+    from samestep.launch.local import prepare
 
+    choice = choose(target, mode, selection)
     prepare(selection)  # imports torch, once for all ranks
-    from samestep.session import run_rank
 
-    outcome = run_ranks(partial(run_rank, target=target, explain=explain), selection)
+    def session() -> Any:
+        from samestep.session import run_rank
+
+        return partial(run_rank, target=target, explain=explain)
+
+    outcome = run_chosen(choice, target, selection, session)
     if outcome.signal is not None:
         _end_by_signal(outcome.signal)
     sys.exit(outcome.code)

@@ -69,7 +69,8 @@ def _live(program: Program, context: RankContext, birth: Birth) -> int:
         each.close()
     # A distributed program's ranks all see the same devices, and choose theirs by LOCAL_RANK.
     apply_environment(rank_environment(context.selection, 0 if context.equal else context.rank))
-    pin(near_cpus(context.selection)[context.rank])
+    if context.world_size == context.selection.count:  # else this process starts the ranks of all devices itself
+        pin(near_cpus(context.selection)[context.rank])
     if not context.is_main:
         _take_off_terminal(context)
     if birth.threads is not None and "torch" in sys.modules:

@@ -14,7 +14,7 @@ from samestep.launch.local import run_ranks
 from samestep.launch.mode import Choice, restarted
 from samestep.launch.script import ScriptTarget
 from samestep.launch.supervisor import Outcome
-from samestep.notice import notice
+from samestep.notice import notice_once
 
 
 def run_chosen(
@@ -33,7 +33,7 @@ def _attempt(
 ) -> Outcome:
     _check(choice, selection)
     if choice.said is not None:
-        notice(choice.said)
+        notice_once(choice.said)
     if choice.form == "same":
         return run_ranks(partial(_watched, program=session(), choice=choice, again=again), selection)
     if choice.form == "own":

@@ -84,24 +84,26 @@ class Rewriter(cst.CSTTransformer):
                     comma=call.args[-1].comma, whitespace_after_arg=call.args[-1].whitespace_after_arg
                 )
             return call.with_changes(args=others)
-        no_space = cst.MaybeSentinel.DEFAULT
         equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
         value = cst.parse_expression(edit.source, self._config)
-        added = cst.Arg(value, cst.Name(edit.name), equal, comma=no_space)
+        added = cst.Arg(value, cst.Name(edit.name), equal)
         if not others:
             return call.with_changes(args=[added])
         last = others[-1]
         separator: cst.BaseParenthesizableWhitespace = cst.SimpleWhitespace(" ")
         if len(others) > 1 and isinstance(others[-2].comma, cst.Comma):
-            separator = others[-2].comma.whitespace_after
+            separator = _without_comment(others[-2].comma.whitespace_after)
         elif isinstance(call.whitespace_before_args, cst.ParenthesizedWhitespace):
-            separator = call.whitespace_before_args
-        end = last.comma if isinstance(last.comma, cst.Comma) else cst.MaybeSentinel.DEFAULT
+            separator = _without_comment(call.whitespace_before_args)
+        end = last.comma
+        if isinstance(end, cst.Comma):  # a comment behind the last argument stays behind it
+            separator = _with_comment_of(separator, end.whitespace_after)
+            end = end.with_changes(whitespace_after=_without_comment(end.whitespace_after))
         added = added.with_changes(comma=end, whitespace_after_arg=last.whitespace_after_arg)
-        comma = cst.Comma(whitespace_after=separator)
-        return call.with_changes(
-            args=[*others[:-1], last.with_changes(comma=comma, whitespace_after_arg=cst.SimpleWhitespace("")), added]
+        before = last.with_changes(
+            comma=cst.Comma(whitespace_after=separator), whitespace_after_arg=cst.SimpleWhitespace("")
         )
+        return call.with_changes(args=[*others[:-1], before, added])
 
     def _insert_inside(self, node: cst.For | cst.While | cst.With, source: str) -> cst.CSTNode | None:
         if not isinstance(node.body, cst.IndentedBlock):
@@ -133,3 +135,18 @@ class Rewriter(cst.CSTTransformer):
         if not isinstance(place, CodeRange):
             return None
         return Span(place.start.line, place.start.column + 1, place.end.line, place.end.column + 1)
+
+
+def _without_comment(space: cst.BaseParenthesizableWhitespace) -> cst.BaseParenthesizableWhitespace:
+    if not isinstance(space, cst.ParenthesizedWhitespace):
+        return space
+    bare = space.first_line.with_changes(comment=None, whitespace=cst.SimpleWhitespace(""))
+    return space.with_changes(first_line=bare, empty_lines=[])
+
+
+def _with_comment_of(
+    space: cst.BaseParenthesizableWhitespace, other: cst.BaseParenthesizableWhitespace
+) -> cst.BaseParenthesizableWhitespace:
+    if not isinstance(space, cst.ParenthesizedWhitespace) or not isinstance(other, cst.ParenthesizedWhitespace):
+        return space
+    return space.with_changes(first_line=other.first_line)

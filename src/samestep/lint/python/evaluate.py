@@ -228,7 +228,7 @@ class Evaluator:
             return Value("arguments", receiver.call)
         if method == "copy" and self._names.qualified(function.value) == "os.environ":
             return Value("environ", node)
-        called = state.get(dotted_name(function), UNKNOWN)
+        called = self.known[function] = state.get(dotted_name(function), UNKNOWN)
         if called.kind in ("data_parallel", "ddp", "fsdp"):
             return Value("output", node, certain=called.certain)
         if method == "forward" and receiver.kind in ("data_parallel", "ddp", "fsdp"):
@@ -245,11 +245,11 @@ class Evaluator:
         state: State,
     ) -> Value:
         assert isinstance(node.func, ast.Attribute)
+        target = self._target(node, arguments, keywords)
         if receiver.kind in ("tensor", "batch"):
-            return Value("tensor")
+            return Value("tensor", location=target or "")
         if receiver.kind == "output":
             return receiver
-        target = self._target(node, arguments, keywords)
         if target is None:
             return receiver  # a change of dtype
         moved = replace(receiver if receiver.kind != "unknown" else Value("module"), location=target)

@@ -116,7 +116,7 @@ class Script:
                 waiting.extend(reversed(list(ast.iter_child_nodes(each))))
 
     def mentions(self, word: str) -> bool:
-        """Whether an identifier or string of the file holds the word, in any case."""
+        """Whether an identifier or string of the file holds the word, in any case; imports do not count."""
         return any(word in each for each in self._words)
 
     # ---- what variables hold
@@ -177,7 +177,7 @@ class Script:
                 words.add(node.attr.lower())
             elif isinstance(node, ast.keyword | ast.arg) and node.arg:
                 words.add(node.arg.lower())
-            elif isinstance(node, ast.alias | FunctionNode | ast.ClassDef):
+            elif isinstance(node, FunctionNode | ast.ClassDef):
                 words.add(node.name.lower())
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 words.add(node.value.lower())

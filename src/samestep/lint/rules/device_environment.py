@@ -12,8 +12,10 @@ from samestep.lint.device_lists import (
 )
 from samestep.lint.findings import Edit, Finding, InsertStatement, ReplaceStatement
 from samestep.lint.python.environment import Setting, settings
-from samestep.lint.python.script import Script
+from samestep.lint.python.script import Script, argument
+from samestep.lint.python.values import device_of
 from samestep.lint.registry import Rule, prose, source
+from samestep.lint.rules.device_names import DEVICE_ARGUMENT
 from samestep.lint.shell.script import ShellScript
 
 TOO_LATE = Rule(
@@ -76,6 +78,8 @@ def _too_late(script: Script) -> Iterator[Finding]:
 
 def _initialises(script: Script, call: ast.Call) -> bool:
     if script.name(call) in _INITIALISES:
+        return True
+    if script.name(call) in DEVICE_ARGUMENT and device_of(script.value(argument(call, "device"))).startswith("cuda"):
         return True
     value = script.value(call)
     moved = isinstance(call.func, ast.Attribute) and call.func.attr in ("cuda", "to")

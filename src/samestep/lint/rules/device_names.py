@@ -14,7 +14,8 @@ from samestep.lint.python.names import dotted_name
 from samestep.lint.python.script import Script, argument
 from samestep.lint.registry import Rule, prose, source
 
-_DEVICE_ARGUMENT = {
+#: Functions that make a tensor or generator on the device given as `device=`.
+DEVICE_ARGUMENT = {
     *("torch.zeros", "torch.ones", "torch.empty", "torch.rand", "torch.randn", "torch.tensor", "torch.arange"),
     *("torch.full", "torch.as_tensor", "torch.Generator", "torch.eye", "torch.randint", "torch.linspace"),
 }
@@ -29,7 +30,7 @@ def device_strings(script: Script) -> Iterator[ast.expr]:
         elif isinstance(call.func, ast.Attribute) and call.func.attr in ("to", "cuda") and call.args:
             given = call.args[0]
         else:
-            given = argument(call, "device") if name in _DEVICE_ARGUMENT else None
+            given = argument(call, "device") if name in DEVICE_ARGUMENT else None
         if given is not None:
             yield given
 

@@ -58,6 +58,11 @@ class DeviceSelection:
         return len(self.indices)
 
     @property
+    def by_user(self) -> bool:
+        """Whether the user has said which devices to use: then the script's own choice does not count."""
+        return self.chosen_by in ("user", "environment")
+
+    @property
     def home(self) -> int:
         """The index by which the script calls its device: `cuda:0` unless it has chosen another."""
         return self.places[0] if self.places else 0

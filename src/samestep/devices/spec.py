@@ -58,11 +58,13 @@ def resolve(
     return DeviceSelection("cpu", tuple(range(FALLBACK_RANKS)), notes=notes)
 
 
-def resolve_for_script(visible: str | None, places: Sequence[int] | None, who: str) -> DeviceSelection | None:
+def resolve_for_script(
+    visible: str | None, places: Sequence[int] | None, who: str, hold: bool = True
+) -> DeviceSelection | None:
     """The devices that a script has chosen; None if there is nothing to choose from, as there is no GPU.
 
     `visible` is what it has put into CUDA_VISIBLE_DEVICES (None: nothing), `places` the indices of its devices behind
-    that (None: all). `who` says where it did so.
+    that (None: all). `who` says where it did so, `hold` as for `resolve`.
     """
     inventory = take_inventory(restriction=visible)
     if not inventory.gpus:
@@ -70,15 +72,20 @@ def resolve_for_script(visible: str | None, places: Sequence[int] | None, who: s
             return None
         note = f"{who} hides every GPU; using cpu:{FALLBACK_RANKS}"
         return DeviceSelection("cpu", tuple(range(FALLBACK_RANKS)), chosen_by="script", notes=(note,))
+    resolver = _Resolver("", who, "script", None, hold, False)
+    seen = _whole(inventory)
     for place in places or ():
-        if place >= len(inventory.gpus):
+        if place >= len(seen):
             raise SamestepError(f"{who} chooses GPU {place}, which is not there; {inventory.summary()}")
-    resolver = _Resolver("", who, "script", None, True, False)
+    gpus = seen if places is None else [seen[place] for place in places]
+    chosen = resolver.select(gpus, inventory)
+    if visible is not None and not chosen.one_each:  # the user knows them by nvidia-smi's numbers, not by the script's
+        numbers = tuple(gpu.number if gpu.gpu is None else gpu.gpu.index for gpu in gpus)
+        chosen = replace(chosen, indices=numbers)
     if places is None:
-        return replace(resolver.select(inventory.gpus, inventory), shown=visible)
-    chosen = resolver.select([inventory.gpus[place] for place in places], inventory)
+        return replace(chosen, shown=visible)
     # The script goes on counting all that it sees, not only what it uses.
-    everyone = tuple(gpu.token for gpu in inventory.gpus)
+    everyone = tuple(gpu.token for gpu in seen)
     return replace(
         chosen, visible=everyone, places=tuple(places), shown=visible or os.environ.get(inventory.variable)
     )

@@ -31,11 +31,13 @@ def run_chosen(
 def _attempt(
     choice: Choice, target: ScriptTarget, selection: DeviceSelection, session: Callable[[], Program], again: bool
 ) -> Outcome:
-    _check(choice, selection)
+    _refuse_what_cannot_be(choice, selection)
     if choice.said is not None:
         notice_once(choice.said)
     if choice.form == "same":
-        return run_ranks(partial(_watched, program=session(), choice=choice, again=again), selection)
+        program = partial(_watched, program=session(), choice=choice, again=again)
+        # One process drives all XLA devices, by torch_xla's SPMD mode.
+        return run_ranks(program, selection, count=1 if selection.kind == "xla" else None)
     if choice.form == "own":
         return run_ranks(partial(run_as_starter, target=target, choice=choice, again=again), selection, count=1)
     return run_ranks(partial(run_as_rank, target=target, choice=choice, again=again), selection, equal=True)
@@ -46,7 +48,7 @@ def _watched(context: RankContext, *, program: Program, choice: Choice, again: b
     program(context)
 
 
-def _check(choice: Choice, selection: DeviceSelection) -> None:
+def _refuse_what_cannot_be(choice: Choice, selection: DeviceSelection) -> None:
     if choice.form == "ranks" and selection.count > 1 and getattr(selection, "one_each", False):
         raise SamestepError(
             "a distributed program finds its device by LOCAL_RANK among all that it sees, and a process sees one MIG "

@@ -100,7 +100,21 @@ def _as_rank(watch: Watch, size: int | None, original: Callable[..., Any], *args
             f"each of the {expected} processes would be rank 0 of a process group of its own (world_size=1 was given "
             "or set by the script); take rank and world_size from the environment (RANK, WORLD_SIZE), or leave them out"
         )
-    return original(*args, **kwargs)
+    result = original(*args, **kwargs)
+    _check_world(expected)
+    return result
+
+
+def _check_world(expected: int) -> None:
+    """Refuse a world that fell apart without an error: with backend "xla" on the CPU every process is rank 0 of 1."""
+    dist: Any = importlib.import_module("torch.distributed")
+    found = dist.get_world_size() if dist.is_initialized() else expected
+    if found == 1 and expected > 1:
+        raise SamestepError(
+            f"each of the {expected} processes is rank 0 of a process group of its own: the backend "
+            f"{dist.get_backend()!r} has not found the others, and each would train alone; on XLA devices run the script "
+            "without init_process_group, with --devices xla:N (one process drives all devices)"
+        )
 
 
 def _on_processes(watch: Watch, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -23,6 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "lint": set(),
     "parallel": {"globalview"},
     "data": {"globalview", "parallel"},
+    "xla": {"devices", "launch"},
     "tools": {"devices", "globalview", "launch", "parallel", "data", "replica"},
 }
 

@@ -108,9 +108,6 @@ def run(
     selection = resolve(devices, wait=wait_limit(wait), oversubscribe=oversubscribe)
     check_target(target)
     report = _check_explain(explain)
-    from samestep.launch.obeying import look_ahead
-
-    selection = look_ahead(target, selection)
     for text in selection.notes:
         notice(text)
     _run_ranks(selection, target, report, mode)
@@ -202,17 +199,20 @@ def _dispatch(arguments: list[str]) -> int:
 def _run_ranks(selection: Any, target: ScriptTarget, explain: str | None, mode: str) -> NoReturn:
     from samestep.launch.forms import run_chosen
     from samestep.launch.local import prepare
-    from samestep.launch.obeying import run_obeying
 
     choice = choose(target, mode, selection)
     prepare(selection)  # imports torch, once for all ranks
 
     def session() -> Any:
+        if selection.kind == "xla":
+            from samestep.xla.session import run_on_xla
+
+            return partial(run_on_xla, target=target)
         from samestep.session import run_rank
 
         return partial(run_rank, target=target, explain=explain)
 
-    outcome = run_obeying(lambda chosen: run_chosen(choice, target, chosen, session), selection)
+    outcome = run_chosen(choice, target, selection, session)
     if outcome.signal is not None:
         _end_by_signal(outcome.signal)
     sys.exit(outcome.code)

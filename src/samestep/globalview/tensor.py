@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from samestep import torch_private
 from samestep.globalview import collectives
 from samestep.globalview.placement import PARTIAL, Partial, Placement, Shard, Whole
 from samestep.ledger import LEDGER
@@ -70,10 +71,25 @@ class GlobalTensor(torch.Tensor):
     #: Whether `.data` was taken: an alias whose writes no version counter shows, so nothing may be remembered.
     _aliased: bool
 
+    #: The single value behind a vector with one entry per device, see `samestep.parallel.device_scalars`, the local
+    #: vector and its version, for which alone this holds.
+    _gathered: tuple[torch.Tensor, torch.Tensor, int] | None
+
     #: What this is a view of, where a rank's piece could not be one: (tensor, remake the view, its version).
     _source: tuple[GlobalTensor, Callable[[torch.Tensor], torch.Tensor], int] | None
 
-    __slots__ = ("_aliased", "_census", "_local", "_origin", "_placement", "_quotient", "_seen", "_shape", "_source")
+    __slots__ = (
+        "_aliased",
+        "_census",
+        "_gathered",
+        "_local",
+        "_origin",
+        "_placement",
+        "_quotient",
+        "_seen",
+        "_shape",
+        "_source",
+    )
 
     @staticmethod
     def __new__(
@@ -91,6 +107,7 @@ class GlobalTensor(torch.Tensor):
         facade._origin = None
         facade._aliased = False
         facade._source = None
+        facade._gathered = None
         return facade
 
     # ------------------------------------------------------------------ dispatch
@@ -99,6 +116,8 @@ class GlobalTensor(torch.Tensor):
         kwargs = kwargs or {}
         if WHERE.region:
             return WITHOUT_RULE.inside_region(func, args, kwargs)
+        if torch_private.inside_transform():  # of torch.func: operands are wrapped, nothing may be exchanged
+            return WITHOUT_RULE.fallback(func, args, kwargs)
         rule = RULES.get(func)
         if rule is not None:
             result = rule(func, args, kwargs)
@@ -131,6 +150,9 @@ class GlobalTensor(torch.Tensor):
         local, placement = self._local, self._placement
         if type(placement) is Whole:
             return local if self._source is None else self._through_source(operation)
+        if torch_private.inside_transform():
+            with torch_private.outside_transforms():
+                return self.whole(operation)
         tracked = local.requires_grad and torch.is_grad_enabled()
         seen = self._seen
         if seen is not None:
@@ -173,6 +195,13 @@ class GlobalTensor(torch.Tensor):
         """The same for another global tensor of the same value."""
         numerator, denominator = self.quotient
         return None if numerator is None else (numerator, denominator)
+
+    @property
+    def single(self) -> torch.Tensor | None:
+        """One device's scalar behind a vector with one entry per device, if this is one that nobody has changed."""
+        known = self._gathered
+        unchanged = known is not None and known[1] is self._local and known[2] == self._local._version
+        return known[0] if known is not None and unchanged else None
 
     def set_piece(self, local: torch.Tensor, placement: Placement | None = None) -> None:
         """Let this object stand for another value (an in-place operation whose alias is the object itself)."""
@@ -241,7 +270,7 @@ class GlobalTensor(torch.Tensor):
     def data(self) -> torch.Tensor:
         alias = GlobalTensor(self._local.data, self._placement, self._shape, self.kept_quotient())
         self._aliased = alias._aliased = True
-        self._seen = self._census = self._quotient = None
+        self._seen = self._census = self._quotient = self._gathered = None
         return alias
 
     @data.setter
@@ -285,7 +314,8 @@ class GlobalTensor(torch.Tensor):
         return f"{text[:-1]}, {suffix})"
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
+        scalar = self.dim() == 0 or self.single is not None
+        return format(self.item(), spec) if scalar else object.__format__(self, spec)
 
     __hash__ = torch.Tensor.__hash__
 

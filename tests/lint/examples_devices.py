@@ -137,6 +137,7 @@ RIGHT = {
         "x = frame.to(3)",
     ],
     "SST107": [
+        "os.environ['CUDA_VISIBLE_DEVICES'] = '0,-1,-1'",
         "os.environ['CUDA_VISIBLE_DEVICES'] = '1,11'",
         "model = nn.DataParallel(model, device_ids=[0, 1])",
     ],

@@ -99,6 +99,35 @@ def test_an_argument_is_taken_away_with_its_comma(call: str, wanted: str) -> Non
     assert _mend(f"{HEADER}x = {call}\n").decode() == f"{HEADER}x = {wanted}\n"
 
 
+@pytest.mark.parametrize("use", ["print(model.fc)", "load = model\nprint(model.fc)"])
+def test_a_wrapper_that_is_not_there_on_one_gpu_is_found_and_not_mended(use: str) -> None:
+    conditional = "if torch.cuda.device_count() > 1:\n    model = nn.DataParallel(model)\n"
+    for wrap in (conditional, "model = nn.DataParallel(model) if torch.cuda.device_count() > 1 else model\n"):
+        (found,) = lint_text(f"{HEADER}{wrap}{use}\n")
+        assert found.code == "SST508" and not found.fix
+    (found,) = lint_text(f"{HEADER}model = nn.DataParallel(model)\n{use}\n")
+    assert found.fix
+
+
+@needs_libcst
+@pytest.mark.parametrize(
+    ("option", "wanted"),
+    [
+        ("'--gpu', type=int, default=0", "str(args.gpu)"),
+        ("'gpu', type=int", "str(args.gpu)"),
+        ("'--gpu', type=int, required=True", "str(args.gpu)"),
+        ("'--gpu', nargs='+', type=int, default=[0]", '",".join(map(str, args.gpu))'),
+        ("'--gpu', type=int", "args.gpu"),  # may be None, of which no device is made
+        ("'--gpu', nargs='+', type=int", "args.gpu"),
+    ],
+)
+def test_an_argument_is_made_a_string_only_if_it_is_always_given(option: str, wanted: str) -> None:
+    start = f"import argparse, os\np = argparse.ArgumentParser()\np.add_argument({option})\nargs = p.parse_args()\n"
+    assert [each.code for each in lint_text(f"{start}os.environ['CUDA_VISIBLE_DEVICES'] = args.gpu\n")] == ["SST103"]
+    mended = _mend(f"{start}os.environ['CUDA_VISIBLE_DEVICES'] = args.gpu\n").decode()
+    assert mended == f"{start}os.environ['CUDA_VISIBLE_DEVICES'] = {wanted}\n"
+
+
 @needs_libcst
 def test_columns_behind_characters_of_several_bytes_are_right() -> None:
     text = "import os\nüber = '，，，'; os.environ['CUDA_VISIBLE_DEVICES'] = '2，3'  # ，\n"
@@ -113,8 +142,8 @@ def test_other_encodings_stay() -> None:
 
 @needs_libcst
 def test_several_fixes_of_one_line_are_made_in_turn() -> None:
-    text = "import os\nos.environ['CUDA_VISIBLE_DEVICE'] = '1，1'\n"
-    assert _mend(text).decode() == "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '1'\n"
+    text = "import os\nos.environ['CUDA_VISIBLE_DEVICE'] = '1，2'\n"
+    assert _mend(text).decode() == "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '1,2'\n"
 
 
 @needs_libcst

@@ -54,7 +54,7 @@ def test_a_loop_over_other_peoples_right_examples_raises_no_alarm_either() -> No
 def test_no_alarm_on_the_programs_of_this_repository(folder: str) -> None:
     files = find_files([str(ROOT / folder)])
     assert files
-    found = [
-        each for path, language in files for each in lint_bytes(path, Path(path).read_bytes(), language, choose([], []))
-    ]
+    # examples/which_way shows plain DDP as it is: it does count padded samples twice.
+    rules = choose([], ["SST205"] if folder == "examples" else [])
+    found = [each for path, language in files for each in lint_bytes(path, Path(path).read_bytes(), language, rules)]
     assert found == []

@@ -53,11 +53,12 @@ def indices(text: str) -> list[int] | None:
     return [int(part) for part in parts]
 
 
-def without_duplicates(text: str) -> str | None:
-    """The list with each entry once; None if no entry is there twice."""
+def has_duplicates(text: str) -> bool:
+    """Whether an entry is there twice, before the first negative one, which ends the list."""
     parts = [part.strip() for part in text.split(",")]
-    once = list(dict.fromkeys(parts))
-    return ",".join(once) if "" not in parts and len(once) < len(parts) else None
+    ends = [index for index, part in enumerate(parts) if part.startswith("-")]
+    parts = parts[: ends[0]] if ends else parts
+    return "" not in parts and len(set(parts)) < len(parts)
 
 
 def meant_variable(name: str) -> str | None:

@@ -15,6 +15,7 @@ from samestep.lint.python.values import (
     UNKNOWN,
     State,
     Value,
+    assume,
     device_of,
 )
 
@@ -49,6 +50,8 @@ class Evaluator:
             left, right = self.known.get(test.left, UNKNOWN), self.known.get(test.comparators[0], UNKNOWN)
             if left.kind == "device_count" and right.whole_number in (0, 1) and isinstance(test.ops[0], _COUNTS):
                 return True
+            if left.text is not None and right.text is not None and isinstance(test.ops[0], ast.Eq):
+                return left.text == right.text
             if dotted_name(test.left) == "__name__" and right.text == "__main__" and isinstance(test.ops[0], ast.Eq):
                 return True
         if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
@@ -149,7 +152,7 @@ class Evaluator:
         body, other = self.evaluate(node.body, state), self.evaluate(node.orelse, state)
         taken = self.truth(node.test, test)
         if taken is not None:
-            return body if taken else other
+            return assume(body) if taken else other
         # `"cuda" if args.cuda else "cpu"`: with several GPUs, the first.
         if device_of(body).startswith("cuda") and device_of(other) == "cpu":
             return body

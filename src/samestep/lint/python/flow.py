@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from samestep.lint.python.evaluate import Evaluator
 from samestep.lint.python.names import Names, dotted_name
-from samestep.lint.python.values import UNKNOWN, State, Value, join
+from samestep.lint.python.values import UNKNOWN, State, Value, assume, join
 
 _MOST_PASSES = 4
 _ENDS = {"sys.exit", "exit", "quit", "os._exit"}
@@ -171,7 +171,10 @@ class Flow:
         body = self._body(node.body, dict(state))
         other = self._body(node.orelse, dict(state))
         if taken is True:
-            return body
+            is_main = dotted_name(getattr(node.test, "left", None)) == "__name__"
+            if body is None or is_main:
+                return body
+            return {key: each if state.get(key) == each else assume(each) for key, each in body.items()}
         if taken is False:
             return other
         return join([body, other])

@@ -18,6 +18,10 @@ _MAIN = re.compile(
 )
 _ONE_PROCESS = re.compile(r"world_?size|n_?procs?|num_processes|distributed|is_initialized|n_?gpus?$|nprocs")
 
+_LOOSE = re.compile(
+    r"gpu|device|proc|host|master|main|chief|root|leader|writer|log|zero|primary|coordinator|local|node"
+)
+
 
 def is_rank(node: ast.expr) -> bool:
     """Whether an expression is the rank of this process (`rank`, `args.local_rank`, `dist.get_rank()`)."""
@@ -51,6 +55,11 @@ def picks_ranks(test: ast.expr) -> bool:
 def speaks_of_ranks(test: ast.AST) -> bool:
     """Whether a test has anything to do with ranks: a generous reading, to stay silent where code knows of them."""
     return any(_RANK.search(word) or _MAIN.search(word) for word in identifiers(test))
+
+
+def may_pick_ranks(test: ast.AST) -> bool:
+    """Whether a test might be one of the rank under another name (`if gpu == 0:`, `if logger is not None:`)."""
+    return speaks_of_ranks(test) or any(_LOOSE.search(word) for word in identifiers(test))
 
 
 def speaks_of_processes(test: ast.AST) -> bool:
@@ -93,9 +102,9 @@ def knows_ranks(script: Script, node: ast.AST, depth: int = 4) -> bool:
 
     Also where the function is not called in this file (who calls it may guard it), or is decorated or given away.
     """
-    if any(speaks_of_ranks(test.test) for test, _ in tests_around(script, node)):
+    if any(may_pick_ranks(test.test) for test, _ in tests_around(script, node) if not _is_main_guard(test)):
         return True
-    if any(speaks_of_ranks(statement.test) for statement in returns_before(script, node)):
+    if any(may_pick_ranks(statement.test) for statement in returns_before(script, node)):
         return True
     function = script.function(node)
     if function is script.tree:
@@ -111,6 +120,10 @@ def knows_ranks(script: Script, node: ast.AST, depth: int = 4) -> bool:
         == function.name
     ]
     return not uses or all(knows_ranks(script, use, depth - 1) for use in uses)
+
+
+def _is_main_guard(test: ast.If | ast.IfExp) -> bool:
+    return "__name__" in identifiers(test.test)
 
 
 def _called_name(test: ast.expr) -> str:

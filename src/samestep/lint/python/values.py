@@ -58,13 +58,18 @@ TENSOR_METHODS = {"half", "float", "double", "long", "int", "bool", "bfloat16", 
 
 @dataclass(frozen=True)
 class Value:
-    """One value. `certain` is False where only some branches give it; `location` is the device it was moved to."""
+    """One value.
+
+    `certain` is False where only some branches give it; `location` is the device it was moved to. `assumed`: a wrapper
+    that is there on a machine with several GPUs, and not on others (`if torch.cuda.device_count() > 1: …`).
+    """
 
     kind: Kind = "unknown"
     call: ast.Call | None = None
     data: object = None
     certain: bool = True
     location: str = ""
+    assumed: bool = False
 
     def is_wrapper(self) -> bool:
         """Whether it certainly is a module wrapped in DataParallel, DistributedDataParallel or FSDP."""
@@ -128,6 +133,11 @@ def join(states: list[State | None]) -> State | None:
             else:
                 result[key] = joined
     return result
+
+
+def assume(value: Value) -> Value:
+    """The value as one that is there only on a machine with several GPUs."""
+    return replace(value, assumed=True) if value.kind in WRAPPERS else value
 
 
 def device_of(value: Value) -> str:

@@ -142,7 +142,11 @@ def _no_graph(script: Script) -> Iterator[Finding]:
             and isinstance(each.value, ast.Call)
             and any(isinstance(target, ast.Name) and target.id == name for target in each.targets)
         ]
-        if made and "enable_grad" not in identifiers(block) and "set_grad_enabled" not in identifiers(block):
+        if (
+            made
+            and "enable_grad" not in identifiers(block)
+            and not {"set_grad_enabled", "requires_grad", "requires_grad_"} & identifiers(block)
+        ):
             yield NO_GRAPH.at(script, call, f"{name} is computed inside no_grad and has no graph: backward() raises")
 
 

@@ -110,8 +110,14 @@ def _may_communicate(script: Script, call: ast.Call) -> bool:
     if name in _COLLECTIVES:
         return True
     last = name.rpartition(".")[2].lower()
+    for function in script.of_type(ast.FunctionDef, ast.AsyncFunctionDef):
+        if getattr(function, "name", "").lower() == last and any(
+            script.name(each) in _COLLECTIVES for each in ast.walk(function) if isinstance(each, ast.Call)
+        ):
+            return True
     return any(
-        word in last for word in ("barrier", "sync", "reduce", "gather", "broadcast", "wait", "scatter", "recv", "send")
+        word in last
+        for word in ("barrier", "sync", "reduce", "gather", "broadcast", "wait", "scatter", "recv", "send", "receive")
     )
 
 
@@ -186,7 +192,7 @@ def _model_on_some(script: Script) -> Iterator[Finding]:
                 continue
             is_ddp = script.value(call.func).kind == "ddp"
             fix: tuple[Edit, ...] = ()
-            if is_ddp and _without_gradient(script, call):
+            if is_ddp and _without_gradient(script, call) and not script.value(call.func).assumed:
                 fix = (ReplaceExpression(script.span(call.func), f"{script.source(call.func)}.module"),)
             where = f"`if {script.source(test.test)}` in line {test.lineno}"
             yield MODEL_ON_SOME.at(

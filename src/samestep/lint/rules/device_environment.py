@@ -58,7 +58,7 @@ _INITIALISES = {
 @TOO_LATE.python
 def _too_late(script: Script) -> Iterator[Finding]:
     chosen = [each for each in settings(script) if each.own and each.name in (*VISIBLE, "CUDA_DEVICE_ORDER")]
-    if not chosen:
+    if not chosen or _starts_children(script):
         return
     first: dict[ast.AST, ast.Call] = {}
     for call in script.calls():
@@ -74,6 +74,12 @@ def _too_late(script: Script) -> Iterator[Finding]:
                     script, each.node, f"{each.name} is set after {what} initialised CUDA: it has no effect"
                 )
                 break
+
+
+def _starts_children(script: Script) -> bool:
+    """Whether the file starts other processes: they inherit what is set, so that it does have an effect."""
+    starts = ("subprocess.", "multiprocessing.", "torch.multiprocessing.", "concurrent.futures.", "os.exec", "os.spawn")
+    return any(script.name(call).startswith((*starts, "os.system", "os.popen", "ray.")) for call in script.calls())
 
 
 def _initialises(script: Script, call: ast.Call) -> bool:

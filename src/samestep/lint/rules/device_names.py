@@ -62,6 +62,8 @@ _NEARLY = re.compile(r"\s*cuda\s*:?\s*(\d+)\s*|(cuda)\s*:?\s*", re.IGNORECASE | 
 
 @BAD_NAME.python
 def _bad_name(script: Script) -> Iterator[Finding]:
+    if not script.names.imports("torch"):
+        return
     for node in device_strings(script):
         value = script.value(node)
         text = value.text
@@ -272,6 +274,8 @@ def _is_from_pair(script: Script, node: ast.expr, kind: str) -> bool:
             isinstance(e, ast.Name) and e.id == node.id for e in target.elts
         ):
             continue
+        if isinstance(iterated, ast.Subscript):  # dataloaders["train"]
+            iterated = iterated.value
         if kind == "batch" or _LOADER_NAME.search(dotted_name(iterated).rpartition(".")[2]):
             return True
     return False

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from samestep.lint.findings import Finding, ReplaceExpression, SetArgument
 from samestep.lint.python.names import dotted_name
+from samestep.lint.python.reach import may_pick_ranks, tests_around
 from samestep.lint.python.script import FunctionNode, Script, argument, is_open
 from samestep.lint.registry import Rule, prose, source
 
@@ -80,7 +81,8 @@ def _log_sync(script: Script) -> Iterator[Finding]:
         if dotted_name(call.func.value) != "self" or is_open(call) or not isinstance(given, ast.Name):
             continue
         said = {keyword.arg for keyword in call.keywords} & {"sync_dist", "rank_zero_only"}
-        if not said and _from_functional(script, function, given.id):
+        guarded = any(may_pick_ranks(test.test) for test, _ in tests_around(script, call))
+        if not said and not guarded and _from_functional(script, function, given.id):
             fix = SetArgument(script.span(call), "sync_dist", "True")
             yield LOG_SYNC.at(script, call, "each rank logs the value of its own samples; rank 0's is shown", fix)
 

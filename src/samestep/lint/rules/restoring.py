@@ -59,13 +59,22 @@ def _no_map(script: Script) -> Iterator[Finding]:
     if not any(True for _ in script.calls(*starts)):
         return
     for call in script.calls("torch.load"):
-        if argument(call, "map_location", 1) is None and not is_open(call):
+        if argument(call, "map_location", 1) is None and not is_open(call) and not _maps_elsewhere(script, call):
             uses = _uses(script, call)
             if uses and any(_is_loaded(script, use) for use in uses):
                 certain = all(_is_loaded(script, use) or _is_read(script, use) for use in uses)
                 fix: tuple[Edit, ...] = (SetArgument(script.span(call), "map_location", '"cpu"'),) if certain else ()
                 message = "each rank puts the tensors on the GPU that they were saved from, usually cuda:0"
                 yield NO_MAP.at(script, call, message, *fix)
+
+
+def _maps_elsewhere(script: Script, call: ast.Call) -> bool:
+    """Whether the same function loads with `map_location` on another path: the author has thought of it."""
+    return any(
+        other is not call and argument(other, "map_location", 1) is not None
+        for other in script.calls("torch.load")
+        if script.function(other) is script.function(call)
+    )
 
 
 def _uses(script: Script, call: ast.Call) -> list[ast.AST]:

@@ -86,8 +86,9 @@ def _prefix_mismatch(script: Script) -> Iterator[Finding]:
         if _loads_plain(script, call) and not _loads_wrapped(script):
             wrapped = script.source(call.func.value)
             message = f"saved with the prefix 'module.', but loaded into {wrapped} before it is wrapped"
-            fix = ReplaceExpression(script.span(call.func.value), f"{wrapped}.module")
-            yield PREFIX_MISMATCH.at(script, call, message, fix)
+            assumed = script.value(call.func.value).assumed
+            fix = (ReplaceExpression(script.span(call.func.value), f"{wrapped}.module"),) if not assumed else ()
+            yield PREFIX_MISMATCH.at(script, call, message, *fix)
 
 
 @WRAPPER_SAVED.python

@@ -149,6 +149,8 @@ def _shared_port(script: ShellScript) -> Iterator[Finding]:
             running = []
         words = program(command)
         torchrun = [word for word in words[:1] if word.text.rpartition("/")[2] == "torchrun"]
+        if any(word.text in ("srun", "ssh") for word in command.words):  # elsewhere, perhaps
+            continue
         if not torchrun or any(word.text.partition("=")[0] in _PORT_OPTIONS for word in words):
             continue
         if any(

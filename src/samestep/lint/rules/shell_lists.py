@@ -140,6 +140,8 @@ NOT_EXPORTED = Rule(
 @NOT_EXPORTED.shell
 def _not_exported(script: ShellScript) -> Iterator[Finding]:
     exported = {each.name for each in script.assignments if each.exported and each.alone}
+    if "#SBATCH" in script.source:  # SLURM has exported the devices of the job already
+        exported |= set(VARIABLES)
     for command in script.commands:
         words = [word.text for word in command.words]
         if words[0] in ("export", "declare", "typeset"):

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from samestep.lint.device_lists import (
     VISIBLE,
+    has_duplicates,
     look_alikes,
     meant_variable,
     with_ascii,
-    without_duplicates,
 )
 from samestep.lint.findings import Edit, Finding, ReplaceExpression, ReplaceText
 from samestep.lint.python.edits import new_string
@@ -114,16 +114,17 @@ def _not_a_string(script: Script) -> Iterator[Finding]:
             given = type(value.data).__name__
             message = f"{each.name} is given {given}, and must be a str: TypeError"
             yield NOT_A_STRING.at(script, each.value, message, *fix)
-        elif isinstance(each.value, ast.Attribute) and (kind := _argument_kind(script, each.value)):
+        elif isinstance(each.value, ast.Attribute) and (found := _argument_kind(script, each.value)):
+            kind, always = found
             text = script.source(each.value)
             made = f"str({text})" if kind == "int" else f'",".join(map(str, {text}))'
-            fix = (ReplaceExpression(script.span(each.value), made),)
+            fix = (ReplaceExpression(script.span(each.value), made),) if always else ()
             message = f"{text} is {kind}, and {each.name} must be a str: TypeError"
             yield NOT_A_STRING.at(script, each.value, message, *fix)
 
 
-def _argument_kind(script: Script, node: ast.Attribute) -> str | None:
-    """`int` or `a list` for `args.gpu`, where the parser in this file says so."""
+def _argument_kind(script: Script, node: ast.Attribute) -> tuple[str, bool] | None:
+    """`int` or `a list` for `args.gpu`, where the parser in this file says so, and whether it cannot be None."""
     if script.value(node.value).kind != "arguments" or script.value(node).kind != "unknown":
         return None
     stored = (
@@ -141,10 +142,14 @@ def _argument_kind(script: Script, node: ast.Attribute) -> str | None:
             return None
         kind = keywords.get("type")
         is_int = isinstance(kind, ast.Name) and kind.id == "int"
+        default = script.value(keywords.get("default"))
+        given = default.kind == "constant" and default.data is not None
+        given = given or not names[0].startswith("-") or script.value(keywords.get("required")).data is True
         if "nargs" in keywords:
             nargs = script.value(keywords["nargs"])
-            return "a list" if nargs.text in ("+", "*") or nargs.whole_number is not None else None
-        return "int" if is_int else None
+            several = nargs.text in ("+", "*") or nargs.whole_number is not None
+            return ("a list", given and default.text is None) if several else None
+        return ("int", given) if is_int else None
     return None
 
 
@@ -171,12 +176,7 @@ DUPLICATE = Rule(
 
         os.environ["CUDA_VISIBLE_DEVICES"] = "0,1,2"
         """),
-    mend="List each device once.",
-    fixed=source("""
-        import os
-
-        os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"
-        """),
+    mend="List each device once. Which one was meant instead is not certain, so `--fix` leaves it.",
 )
 
 
@@ -184,29 +184,21 @@ DUPLICATE = Rule(
 def _duplicate(script: Script) -> Iterator[Finding]:
     for each in settings(script):
         text = script.value(each.value).text
-        if each.name in VISIBLE[:3] and text is not None and (once := without_duplicates(text)) is not None:
-            message = f"{text!r} names a device twice, so that CUDA sees none"
-            yield DUPLICATE.at(script, each.value, message, *new_string(script, each.value, once))
+        if each.name in VISIBLE[:3] and text is not None and has_duplicates(text):
+            yield DUPLICATE.at(script, each.value, f"{text!r} names a device twice, so that CUDA sees none")
     for call in script.calls("torch.nn.DataParallel", "torch.nn.parallel.data_parallel"):
         for keyword in call.keywords:
             numbers = script.value(keyword.value).numbers
-            if keyword.arg != "device_ids" or numbers is None or len(set(numbers)) == len(numbers):
-                continue
-            fix: tuple[Edit, ...] = ()
-            if isinstance(keyword.value, ast.List):
-                fix = (ReplaceExpression(script.span(keyword.value), str(list(dict.fromkeys(numbers)))),)
-            yield DUPLICATE.at(script, keyword.value, f"device_ids={numbers} names a device twice", *fix)
+            if keyword.arg == "device_ids" and numbers is not None and len(set(numbers)) < len(numbers):
+                yield DUPLICATE.at(script, keyword.value, f"device_ids={numbers} names a device twice")
 
 
 @DUPLICATE.shell
 def _duplicate_in_shell(script: ShellScript) -> Iterator[Finding]:
     for each in script.assignments:
-        once = without_duplicates(each.value) if each.constant else None
-        if each.name in VISIBLE[:3] and once is not None:
+        if each.name in VISIBLE[:3] and each.constant and has_duplicates(each.value):
             span = script.span(each.value_start, each.word.end)
-            fix = (ReplaceText(span, once),) if each.word.plain else ()
-            message = f"{each.value!r} names a device twice, so that CUDA sees none"
-            yield DUPLICATE.here(script.path, span, message, *fix)
+            yield DUPLICATE.here(script.path, span, f"{each.value!r} names a device twice, so that CUDA sees none")
 
 
 MISSPELT = Rule(

@@ -208,8 +208,10 @@ def _through_wrapper(script: Script) -> Iterator[Finding]:
             continue
         wrapped = script.source(node.value)
         kind = "DataParallel" if value.kind == "data_parallel" else "DistributedDataParallel"
-        fix = ReplaceExpression(script.span(node.value), f"{wrapped}.module")
-        yield THROUGH_WRAPPER.at(script, node, f"{kind} has no attribute {node.attr!r}; {wrapped}.module may have", fix)
+        fix = (ReplaceExpression(script.span(node.value), f"{wrapped}.module"),) if not value.assumed else ()
+        yield THROUGH_WRAPPER.at(
+            script, node, f"{kind} has no attribute {node.attr!r}; {wrapped}.module may have", *fix
+        )
 
 
 def _is_guarded(script: Script, node: ast.Attribute) -> bool:

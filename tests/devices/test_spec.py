@@ -197,7 +197,13 @@ CASES = [
         CUDA_VISIBLE_DEVICES="1gpu,2",
     ),
     taken("semicolons end a number", "four", "all", [1], "reads the entry '1;3'", CUDA_VISIBLE_DEVICES="1;3"),
-    refused("empty hides every GPU", "four", "all", "CUDA_VISIBLE_DEVICES='' hides every GPU", CUDA_VISIBLE_DEVICES=""),
+    refused(
+        "empty hides every GPU",
+        "four",
+        "all",
+        "CUDA_VISIBLE_DEVICES='' hides every GPU (it is empty; a blank after '='?)",
+        CUDA_VISIBLE_DEVICES="",
+    ),
     refused("-1 hides every GPU", "four", "0", "CUDA_VISIBLE_DEVICES='-1' hides every GPU", CUDA_VISIBLE_DEVICES="-1"),
     refused(
         "NoDevFiles hides every GPU",

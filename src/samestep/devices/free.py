@@ -49,23 +49,35 @@ def choose(
     `candidates` looks anew at what there is. Raises `SamestepError` if there are too few, saying what is wrong with
     each of the others.
     """
-    began = time.monotonic()
     progress = _Progress(request, wait)
+    try:
+        return _wait_for(request, candidates, origin, wait, hold, progress)
+    finally:
+        progress.end()  # also if somebody is tired of waiting
+
+
+def _wait_for(
+    request: Free,
+    candidates: Callable[[], list[VisibleGpu]],
+    origin: str,
+    wait: float | None,
+    hold: bool,
+    progress: _Progress,
+) -> list[VisibleGpu]:
+    began = time.monotonic()
     pause = _FIRST_PAUSE_S
+    needed = request.count if request.count is not None else 1
     while True:
         judged = judge(candidates(), request, look=not hold)
-        needed = request.count if request.count is not None else 1
         if needed > len(judged):
             raise SamestepError(f"{origin}: {needed} GPUs are asked for, and there are {len(judged)}")
         taken, judged = _take(_preferred(judged, needed), judged, request.count, hold)
         if len(taken) >= needed:
-            progress.end()
             return sorted(taken, key=lambda gpu: (gpu.number, gpu.slice.index if gpu.slice else 0))
         if hold:
             locks.release([gpu.identity for gpu in taken])
         elapsed = time.monotonic() - began
         if wait is None or elapsed >= wait:
-            progress.end()
             raise SamestepError(f"{origin}: {_too_few(judged, needed, elapsed if wait else None)}")
         progress.show(sum(each.why_not is None for each in judged), elapsed)
         # Not in step with others who wait, or all would reach for the same GPU at the same moment.

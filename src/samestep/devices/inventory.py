@@ -113,7 +113,7 @@ def _install_hint() -> str:
 
 
 def _because(seen: Visibility) -> str:
-    return f" ({'; '.join(seen.said)})" if seen.said and not seen.said[0].endswith("hides every GPU") else ""
+    return f" ({'; '.join(seen.said)})" if seen.said else ""
 
 
 def _unrestricted(counted: tuple[Gpu, ...], certain: bool) -> tuple[VisibleGpu, ...]:

@@ -50,7 +50,7 @@ def read_visible(value: str, gpus: Sequence[Gpu], name: str = VARIABLE) -> Visib
     """
     _check_characters(value, name)
     if not value.strip():
-        return Visibility((), (f"{name} is empty, which hides every GPU",))
+        return Visibility((), ("it is empty; a blank after '='?",))
     reader = _Reader(value, gpus, name)
     if value.startswith("GPU-"):
         return reader.read(reader.gpu_by_uuid, "a GPU's UUID")

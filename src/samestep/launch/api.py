@@ -13,6 +13,7 @@ import sys
 import tempfile
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -76,7 +77,8 @@ def serve(setup: dict[str, Any]) -> NoReturn:
         if os.getppid() != setup["caller"]:
             sys.exit(128 + signal.SIGTERM)  # it died before the call
     directory = Path(setup["directory"])
-    selection = DeviceSelection.from_json(setup["selection"])
+    # Whatever `fn` says about devices: the caller has chosen them.
+    selection = replace(DeviceSelection.from_json(setup["selection"]), chosen_by="user")
     try:
         prepare(selection)
         importlib.import_module("samestep.session")  # once for all ranks

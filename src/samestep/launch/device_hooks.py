@@ -18,8 +18,9 @@ import torch.nn.parallel
 from torch import nn
 
 from samestep.devices.affinity import cpus_before
-from samestep.devices.inventory import take_inventory
 from samestep.devices.selection import DeviceSelection
+from samestep.devices.spec import resolve_for_script
+from samestep.devices.visibility import VARIABLE
 from samestep.launch.context import RankContext
 from samestep.launch.device_choice import DeviceChoice, ask, hush, speak
 from samestep.ledger import LEDGER
@@ -92,47 +93,44 @@ def _watch_driver() -> Callable[[], bool]:
 
 
 def _watch_environment(watch: Watch, driver_has_read: Callable[[], bool]) -> None:
-    variable = watch.selection.variable
+    # ROCm listens to CUDA's variable as well.
+    variables = {watch.selection.variable, VARIABLE}
     # What `os.environ` itself calls, so that every way to set a variable comes here.
     original_put, original_unset = os.putenv, os.unsetenv
 
     @functools.wraps(original_put)
     def putenv(name: Any, value: Any, /) -> None:
-        ours = os.fsdecode(name) == variable and os.getpid() == watch.pid
-        if not ours or _on_visible(watch, os.fsdecode(value), driver_has_read()):
+        ours = os.fsdecode(name) in variables and os.getpid() == watch.pid
+        if not ours or _on_visible(watch, os.fsdecode(name), os.fsdecode(value), driver_has_read()):
             original_put(name, value)
 
     @functools.wraps(original_unset)
     def unsetenv(name: Any, /) -> None:
-        if os.fsdecode(name) == variable and os.getpid() == watch.pid and watch.selection.visible:
-            return
-        original_unset(name)
+        if os.fsdecode(name) not in variables or os.getpid() != watch.pid or not watch.selection.visible:
+            original_unset(name)
 
     os.putenv, os.unsetenv = putenv, unsetenv
 
 
-def _on_visible(watch: Watch, value: str, too_late: bool) -> bool:
+def _on_visible(watch: Watch, name: str, value: str, too_late: bool) -> bool:
     """The script sets the variable to `value`; whether that may reach CUDA."""
     selection = watch.selection
-    where = script_place()
-    who = f"os.environ[{selection.variable!r}] = {value!r} ({where})"
+    who = f"os.environ[{name!r}] = {value!r} ({script_place()})"
+    reaches = not selection.visible
     if value == selection.shown:
         speak(_flush)
-        return not selection.visible
-    if not selection.visible and not _makes_visible(value):
-        return True  # there is no GPU to be chosen
-    if too_late:
-        notice_once(f"{who} comes after CUDA was used, and has no effect any more; set it before, or use --devices")
-        return not selection.visible
-    if selection.by_user:
-        notice_once(f"{who} is ignored: this run was started on {selection.describe()}")
-        return not selection.visible
-    _ask(watch, DeviceChoice(value, None, who))
-    return not selection.visible
-
-
-def _makes_visible(value: str) -> bool:
-    return bool(take_inventory(restriction=value).gpus)
+    elif selection.by_user:
+        if selection.visible:
+            notice_once(f"{who} is ignored: this run was started on {selection.describe()}")
+    elif too_late:
+        if selection.visible:
+            notice_once(f"{who} comes after CUDA was used, and has no effect any more; set it before, or use --devices")
+    else:
+        chosen = resolve_for_script(value, None, who, hold=False)
+        if chosen is not None and (chosen.kind, chosen.identities) != (selection.kind, selection.identities):
+            ask(watch.context, DeviceChoice(value, None, who), _flush, watch.has_read())
+        speak(_flush)
+    return reaches
 
 
 # ---------------------------------------------------------------------- set_device, device_ids
@@ -166,7 +164,7 @@ def _on_device(watch: Watch, index: int) -> int:
         notice_once(f"{who} is taken for index {index % count}: this run was started on {selection.describe()}")
         return index % count
     if index and index < len(selection.visible) and not _trained():
-        _ask(watch, DeviceChoice(_visible_again(selection), (index,), who))
+        _ask(watch, (index,), who)
     return index
 
 
@@ -180,6 +178,8 @@ def _watch_device_ids(watch: Watch) -> None:
         original(self, module, device_ids, *args, **kwargs)
 
     nn.DataParallel.__init__ = init  # type: ignore[method-assign]
+    if not watch.selection.by_user:
+        _check_home()
     function = nn.parallel.data_parallel
 
     @functools.wraps(function)
@@ -189,6 +189,24 @@ def _watch_device_ids(watch: Watch) -> None:
         return function(module, inputs, device_ids, *args, **kwargs)
 
     nn.parallel.data_parallel = data_parallel
+
+
+def _check_home() -> None:
+    """Refuse, as torch does, a model that is not on the first of its `device_ids`: all ranks would share one GPU."""
+    original = nn.DataParallel.forward
+
+    @functools.wraps(original)
+    def forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
+        ids = getattr(self, "device_ids", None) or []
+        tensor = next(self.module.parameters(), None) if ids else None
+        if tensor is not None and tensor.is_cuda and tensor.device.index != ids[0]:
+            raise RuntimeError(
+                f"module must have its parameters and buffers on device cuda:{ids[0]} (device_ids[0]) but found one of "
+                f"them on device: {tensor.device}"
+            )
+        return original(self, *inputs, **kwargs)
+
+    nn.DataParallel.forward = forward  # type: ignore[method-assign]
 
 
 def _on_ids(watch: Watch, device_ids: Any) -> Any:
@@ -208,22 +226,18 @@ def _on_ids(watch: Watch, device_ids: Any) -> Any:
         notice_once(f"{who} is ignored: this run was started on {selection.describe()}")
         return ours[: len(chosen)] if len(chosen) <= len(ours) else ours
     if max(chosen) < len(selection.visible) and min(chosen) >= 0 and not _trained():
-        _ask(watch, DeviceChoice(_visible_again(selection), tuple(chosen), who))
+        _ask(watch, tuple(chosen), who)
     return device_ids
-
-
-def _visible_again(selection: DeviceSelection) -> str | None:
-    """What CUDA_VISIBLE_DEVICES must be for the script to see the same devices again; None: what it is."""
-    return selection.shown if selection.chosen_by == "script" else None
 
 
 def _trained() -> bool:
     return bool(LEDGER.region_calls or LEDGER.whole_calls)
 
 
-def _ask(watch: Watch, choice: DeviceChoice) -> None:
-    if watch.selection.kind == "cuda" or choice.visible is not None:
-        ask(watch.context, choice, _flush, watch.has_read())
+def _ask(watch: Watch, places: tuple[int, ...], who: str) -> None:
+    """Start again on some of the devices that the script sees: those behind its own choice, if it has made one."""
+    visible = watch.selection.shown if watch.selection.chosen_by == "script" else None
+    ask(watch.context, DeviceChoice(visible, places, who), _flush, watch.has_read())
 
 
 def _index(device: Any) -> int | None:

@@ -24,10 +24,11 @@ from samestep.launch.mode import check_mode, choose
 from samestep.launch.script import ScriptTarget, check_target
 from samestep.lint.command import lint
 from samestep.notice import notice
+from samestep.numerics import Numerics
 
 TERMINAL = "-"
 _USAGE_ERROR = 2
-_WITH_VALUE = ("--devices", "--gpus", "--mode")
+_WITH_VALUE = ("--devices", "--gpus", "--mode", "--batchnorm")
 
 app = typer.Typer(
     help="The training step you wrote, on every device you have.",
@@ -88,6 +89,22 @@ def run(
             "itself. auto: found out from the script.",
         ),
     ] = "auto",
+    batchnorm: Annotated[
+        str,
+        typer.Option(
+            "--batchnorm",
+            metavar="KIND",
+            help="Batch norm in training uses the statistics of the whole batch (global), or those of each device's "
+            "rows (local): faster, and no longer the numbers of one device.",
+        ),
+    ] = "global",
+    exact_random: Annotated[
+        bool,
+        typer.Option(
+            "--exact-random",
+            help="Dropout and noise inside modules, too, are those of one device, number for number on CPUs; slower.",
+        ),
+    ] = False,
     explain: Annotated[
         str | None,
         typer.Option(
@@ -105,12 +122,13 @@ def run(
     else:
         target = ScriptTarget(arguments[0] if arguments else None, None, arguments[1:])
     check_mode(mode)
+    numbers = Numerics(batchnorm, exact_random)
     selection = resolve(devices, wait=wait_limit(wait), oversubscribe=oversubscribe)
     check_target(target)
     report = _check_explain(explain)
     for text in selection.notes:
         notice(text)
-    _run_ranks(selection, target, report, mode)
+    _run_ranks(selection, target, report, mode, numbers)
 
 
 @app.command("devices")
@@ -196,7 +214,7 @@ def _dispatch(arguments: list[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _run_ranks(selection: Any, target: ScriptTarget, explain: str | None, mode: str) -> NoReturn:
+def _run_ranks(selection: Any, target: ScriptTarget, explain: str | None, mode: str, numbers: Numerics) -> NoReturn:
     from samestep.launch.forms import run_chosen
     from samestep.launch.local import prepare
 
@@ -210,7 +228,7 @@ def _run_ranks(selection: Any, target: ScriptTarget, explain: str | None, mode: 
             return partial(run_on_xla, target=target)
         from samestep.session import run_rank
 
-        return partial(run_rank, target=target, explain=explain)
+        return partial(run_rank, target=target, explain=explain, choice=numbers)
 
     outcome = run_chosen(choice, target, selection, session)
     if outcome.signal is not None:

@@ -11,25 +11,30 @@ from typing import Any
 import torch
 import torch.distributed
 
-from samestep import ledger, notice, replica, torch_private, world
+from samestep import ledger, notice, numerics, replica, torch_private, world
 from samestep.data import loader
 from samestep.globalview import autograd, rules
 from samestep.groups import make_groups
 from samestep.launch import device_hooks
 from samestep.launch.context import RankContext
 from samestep.launch.script import ScriptTarget, run_target
+from samestep.numerics import Numerics
 from samestep.parallel import batch_norm, data_parallel, region, visit
 from samestep.tools import explain as explain_tool
+
+_DEFAULT = Numerics()
 
 # Typed loosely: torch's stubs leave out the process groups and stores that are made here directly.
 dist: Any = torch.distributed
 
 
 
-def run_rank(context: RankContext, target: ScriptTarget, explain: str | None = None) -> None:
+def run_rank(
+    context: RankContext, target: ScriptTarget, explain: str | None = None, choice: Numerics = _DEFAULT
+) -> None:
     """Run the user's script as this rank; `explain` is None, `-` (the terminal) or a JSON file's path."""
     ledger.LEDGER.detailed = explain is not None
-    _start(context)
+    _start(context, choice)
     began = time.perf_counter()
     try:
         run_target(target)
@@ -41,18 +46,21 @@ def run_rank(context: RankContext, target: ScriptTarget, explain: str | None = N
         _say_if_nothing_was_split(context)
 
 
-def run_callable(context: RankContext, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def run_callable(
+    context: RankContext, fn: Callable[..., Any], args: Any, kwargs: Any, choice: Numerics = _DEFAULT
+) -> Any:
     """Run a function as this rank (`samestep.launch`)."""
-    _start(context)
+    _start(context, choice)
     return fn(*args, **kwargs)
 
 
-def _start(context: RankContext) -> None:
+def _start(context: RankContext, choice: Numerics) -> None:
     torch_private.require()
     notice.set_speaker(context.rank == 0)
     store = _store(context)
     groups = make_groups(context.rank, context.world_size, context.selection, store)
     world.install(world.World(context.rank, context.world_size, groups))
+    numerics.choose(choice)
     rules.install()
     autograd.install()
     region.install()

@@ -337,6 +337,26 @@ def _one_row_each() -> None:
     same_weights(ours, truth)
 
 
+class Careful(Normed):
+    """Raises for some rows before others wait for it in a batch norm."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not torch.isfinite(self.first(x)).all():
+            raise ValueError("not finite")
+        return super().forward(x)
+
+
+def check_a_rank_that_raises_before_the_norm() -> None:
+    x, y = _data(), _data()
+    x[-1] = float("nan")
+    for sizes in patterns(ROWS):
+        with case(sizes):
+            ours, truth = twins(lambda: Careful(nn.BatchNorm1d))
+            raises(ValueError, "rows that are not finite", ours, samestep.shard(x, 0, sizes))
+            same(ours(samestep.shard(y, 0, sizes)), truth(y), "afterwards", scale=10)
+            same_weights(ours, truth)
+
+
 def check_wrong_arguments_are_refused() -> None:
     x = samestep.shard(torch.randn(ROWS, 4))
     raises((RuntimeError, ValueError), "too few channels", nn.BatchNorm1d(3), x)

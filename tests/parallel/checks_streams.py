@@ -331,3 +331,61 @@ def check_python_draws_for_each_row() -> None:
             _seed()
             same(model(samestep.shard(x, 0, sizes)), truth)
             same(_draws(), after, "the streams afterwards")
+
+
+class Shared(nn.Module):
+    """Draws for all rows at once, and for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 6)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        order, noise = torch.randperm(6), torch.randn(6)
+        weight = F.dropout(self.layer.weight, 0.5)
+        out = (x @ weight.t())[:, order] + noise
+        return torch.cat([out, F.dropout(torch.ones_like(out), 0.5)], 1), noise
+
+
+def check_what_is_drawn_for_all_rows_is_alike() -> None:
+    """A mask of the weights (DropConnect), an order of the features, noise that is returned."""
+    x = torch.ones(ROWS, 4)
+    for sizes in patterns(ROWS):
+        with case(sizes):
+            model = Shared()
+            torch.manual_seed(3)
+            for _ in range(2):
+                rows, noise = model(samestep.shard(x, 0, sizes))
+                rows = samestep.whole(rows)
+                same(rows[:, :6], rows[:1, :6].expand(ROWS, 6), "rows that are alike")
+                everyone = world().all_gather_objects(noise.tolist())
+                true(all(one == everyone[0] for one in everyone), f"the ranks drew other noise: {everyone}")
+                true(len({tuple(row.tolist()) for row in rows[:, 6:]}) > 1, "rows are dropped alike")
+            everyone = world().all_gather_objects(torch.rand(2).tolist())
+            true(all(one == everyone[0] for one in everyone), f"the ranks draw differently: {everyone}")
+
+
+def check_noise_on_gradients_inside() -> None:
+    """A hook inside a module draws in backward, for more rows on one rank than on another."""
+
+    class Hooked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.layer(x)
+            if x.requires_grad:
+                x.register_hook(lambda grad: grad + torch.randn_like(grad))
+            return x
+
+    x = torch.randn(ROWS, 4)
+    for sizes in patterns(ROWS):
+        with case(sizes):
+            model, seen = Hooked(), []
+            for _ in range(2):
+                model(samestep.shard(x, 0, sizes)).sum().backward()
+                seen.append(torch.rand(2).tolist())
+            everyone = world().all_gather_objects(seen)
+            true(all(one == everyone[0] for one in everyone), f"the ranks draw differently: {everyone}")
+            true(seen[0] != seen[1], "the same again")

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from samestep import world
+from samestep import numerics, torch_private, world
 from samestep.globalview.placement import Shard
 from samestep.globalview.tensor import WHERE
 from samestep.parallel.batch_statistics import Statistics, combined, from_kernel, normalize, torch_batch_norm
@@ -42,7 +42,6 @@ class _State(threading.local):
 
 
 _STATE = _State()
-_local = False
 
 
 def batch_norm(
@@ -57,9 +56,10 @@ def batch_norm(
 ) -> torch.Tensor:
     """Takes the place of `torch.nn.functional.batch_norm`."""
     if not (training and WHERE.region) or world.current().size == 1 or input.dim() < 2 or input.size(1) == 0:
-        if training and _STATE.counts is not None and input.dim() > 1:
-            _STATE.counts.append(input.numel() // max(1, input.size(1)))
-        return torch_batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+        if _STATE.counts is None:
+            return torch_batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+        with _counting(input, training):
+            return torch_batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
     if _STATE.held is not None:
         return _by_own_rows(_STATE.held, input, running_mean, running_var, weight, bias, momentum, eps)
     return _by_all_rows(input, running_mean, running_var, weight, bias, momentum, eps)
@@ -126,13 +126,26 @@ def region_statistics(placement: Shard) -> Iterator[None]:
     A rank with a single row may have one value per channel, for which there are no statistics: such a batch is
     normalised by the global ones.
     """
-    if not _local or min(placement.sizes) < 2:
+    if numerics.chosen().batchnorm != "local" or min(placement.sizes) < 2:
         yield
         return
     before, _STATE.held = _STATE.held, []
     try:
         yield
         _release(_STATE.held)
+    except torch_private.recomputation_stopped():  # checkpointing has all that it needs: an end, on every rank
+        _release(_STATE.held)
+        raise
+    finally:
+        _STATE.held = before
+
+
+@contextmanager
+def always_global() -> Iterator[None]:
+    """Within, also in local mode: statistics of the global batch, and none held back, as a check needs it."""
+    before, _STATE.held = _STATE.held, None
+    try:
+        yield
     finally:
         _STATE.held = before
 
@@ -160,8 +173,17 @@ def counted() -> Iterator[list[int]]:
         _STATE.counts = before
 
 
-def install(kind: str = "global") -> None:
-    """Let batch norm inside regions be global, or `"local"`."""
-    global _local
-    _local = kind == "local"
+@contextmanager
+def _counting(input: torch.Tensor, training: bool) -> Iterator[None]:
+    counts, _STATE.counts = _STATE.counts, None  # where functions are watched, torch's comes back to ours
+    try:
+        if counts is not None and training and input.dim() > 1:
+            counts.append(input.numel() // max(1, input.size(1)))
+        yield
+    finally:
+        _STATE.counts = counts
+
+
+def install() -> None:
+    """Let batch norm inside regions be global, or as was chosen."""
     F.batch_norm = batch_norm

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from samestep import world
 from samestep.globalview import collectives
+from samestep.parallel.in_step import meet
 
 torch_batch_norm = F.batch_norm
 
@@ -62,6 +63,7 @@ def combined(mine: list[Statistics]) -> list[Statistics]:
     """Of all ranks' rows, for several batches with one collective; they must be of one dtype and device."""
     here = world.current()
     flat = torch.cat([t.reshape(-1) for statistics in mine for t in statistics])
+    meet()
     everyone = here.all_gather(flat, 0, [flat.numel()] * here.size).view(here.size, -1).double()
     found, start = [], 0
     for one in mine:

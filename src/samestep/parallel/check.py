@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from samestep import world
+from samestep import numerics, world
 from samestep.globalview.placement import Shard
 from samestep.globalview.tensor import WHERE, GlobalTensor
 from samestep.nest import map_tensors, skeleton, tensors
-from samestep.parallel import batch_norm, options
+from samestep.parallel import batch_norm
 from samestep.parallel.stillness import deterministic_random, restored
 
 #: Rows per rank in the check: two, so that an operation over the batch has something to couple.
@@ -176,7 +176,7 @@ def _quiet_run(module: nn.Module, arguments: Any, *, inside: bool) -> _Ran:
             return _Ran(error="a number that it reads off its batch, which may decide what it does")
         if kept:
             return _Ran(error=f"an attribute `{kept[0]}` that it keeps for later")
-        if seen.generator and not options.chosen().exact_random:
+        if seen.generator and not numerics.chosen().exact_random:
             return _Ran(error="random numbers from a generator of its own, which is alike on all ranks")
         return _Ran(output, None, buffers, seen.draws, norms, seen.python)
     except Exception as error:

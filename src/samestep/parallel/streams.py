@@ -13,13 +13,14 @@ With `--exact-random` there are no such streams: see `samestep.parallel.exact_ra
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from samestep import world
+from samestep import numerics, torch_private, world
 
 _LARGEST_SEED = 1 << 63
 
@@ -68,6 +69,35 @@ def set_torch_state(state: tuple[torch.Tensor, ...]) -> None:
 def same_state(a: tuple[torch.Tensor, ...], b: tuple[torch.Tensor, ...]) -> bool:
     """Whether two states are equal; a GPU that came into use in between counts as moved."""
     return len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def keep_alike_in_backward() -> None:
+    """Called in a backward that goes into a region: at its end the script's streams stand alike on every rank.
+
+    A hook that adds noise to gradients inside a module draws for the rank's rows, of which ranks may have more or
+    fewer. With `--exact-random` nothing is done: a block that is computed again draws as one device does.
+    """
+    task = torch_private.current_graph_task()
+    if task == _BACKWARD.task or numerics.chosen().exact_random:
+        return
+    _BACKWARD.task = task
+    before = torch_state()
+
+    def at_the_end() -> None:
+        if not same_state(before, torch_state()):
+            set_torch_state(before)
+            torch.empty((), dtype=torch.int64).random_()  # the next backward is to draw other numbers
+            if _cuda():
+                torch.empty((), dtype=torch.int64, device="cuda").random_()
+
+    torch_private.after_backward(at_the_end)
+
+
+class _Backward(threading.local):
+    task: int | None = None
+
+
+_BACKWARD = _Backward()
 
 
 def all_states() -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,8 @@ import torch.utils.checkpoint
 from samestep.globalview.placement import Shard
 from samestep.globalview.tensor import WHERE
 from samestep.parallel import batch_norm, streams
+from samestep.parallel.drawing import Drawing
+from samestep.parallel.draws import BOUNDARIES, Draws
 
 _torch_checkpoint = torch.utils.checkpoint.checkpoint
 
@@ -29,19 +31,27 @@ class Visit:
 
     Attributes:
         placement: of the batch that it was called with.
+        drawn: what is known of its draws, if they are made for the whole batch.
+        learn: makes known what is not yet.
     """
 
     placement: Shard
+    drawn: Draws | None = None
+    learn: Callable[[], None] | None = None
 
     def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """`function(*args, **kwargs)` inside the region."""
-        with self._inside(streams.own_stream()):
+        with self._inside(self._drawing(ordered=True) or streams.own_stream()):
             return function(*args, **kwargs)
 
     def run_again(self, kept: bool, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The same in backward; `kept`: torch's checkpointing has put the random streams back to where they stood."""
-        with self._inside(nullcontext() if kept else streams.own_stream()):
+        otherwise = nullcontext() if kept else streams.own_stream()
+        with self._inside(self._drawing(ordered=False) or otherwise):
             return function(*args, **kwargs)
+
+    def _drawing(self, *, ordered: bool) -> Any:
+        return Drawing(self.placement, self.drawn, learn=self.learn, ordered=ordered) if self.drawn else None
 
     @contextmanager
     def _inside(self, stream: AbstractContextManager[Any]) -> Iterator[None]:
@@ -53,6 +63,9 @@ class Visit:
         finally:
             WHERE.region -= 1
             _NOW.visit = before
+
+
+BOUNDARIES.update({Visit.run.__code__, Visit.run_again.__code__})
 
 
 class _Now(threading.local):
@@ -67,6 +80,7 @@ def _checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     visit = _NOW.visit
     if visit is None or torch.compiler.is_compiling():
         return _torch_checkpoint(function, *args, **kwargs)
+    visit = replace(visit, learn=None)  # which holds the batch
     kept = kwargs.get("preserve_rng_state", True)
 
     def inside(*args: Any, **kwargs: Any) -> Any:

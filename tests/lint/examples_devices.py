@@ -59,6 +59,8 @@ WRONG = {
         "env = dict(os.environ, CUDA_VISIBLE_DIVICES='0')",
     ],
     "SST109": [
+        "for batch in DataLoader(data):\n    x, y = batch\n    x.cuda()\n    y = y.cuda()",
+        "for x, y in loaders['train']:\n    x.to(device)",
         "x = torch.zeros(2)\nx.cuda()",
         "loader = DataLoader(data)\nfor i, (x, y) in enumerate(loader):\n    x.to(device)\n    y = y.to(device)",
         "for x, y in train_loader:\n    x, y = x.float(), y\n    y.cuda(non_blocking=True)",

@@ -129,6 +129,19 @@ def test_an_argument_is_made_a_string_only_if_it_is_always_given(option: str, wa
 
 
 @needs_libcst
+def test_nothing_is_mended_inside_an_f_string() -> None:
+    """Before Python 3.12 the places in it are not known, and a fix could put the same quotes into it."""
+    text = f'{HEADER}model = nn.DataParallel(model)\nprint(f"""\n{{model.fc}} {{model.bias}}\n""", model.weight)\n'
+    found = lint_text(text)
+    assert [(each.code, each.span.line, bool(each.fix)) for each in found] == [
+        ("SST508", 10, False),
+        ("SST508", 10, False),
+        ("SST508", 12, True),
+    ]
+    assert _mend(text).decode() == text.replace("model.weight", "model.module.weight")
+
+
+@needs_libcst
 def test_columns_behind_characters_of_several_bytes_are_right() -> None:
     text = "import os\nüber = '，，，'; os.environ['CUDA_VISIBLE_DEVICES'] = '2，3'  # ，\n"
     assert _mend(text).decode() == text.replace("'2，3'", "'2,3'")

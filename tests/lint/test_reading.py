@@ -40,14 +40,22 @@ def _found(data: bytes) -> list[tuple[str, int, int]]:
         ("import os\n".encode("utf-16"), 1),
         (b"\x7fELF\0\0\0", 1),
         (b"x = " + b"(" * 500 + b")" * 500, 1),
-        (b"x = " + b"-" * 100_000 + b"1", 1),
-        (b"x = " + b"+".join([b"1"] * 20_000), 1),
     ],
 )
 def test_what_cannot_be_read_is_one_finding_at_its_line(data: bytes, line: int) -> None:
     found = _lint(data)
     assert [(each.code, each.span.line) for each in found] == [("SST001", line)]
     assert "\n" not in found[0].message
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["-" * 100_000 + "1", "+".join(["1"] * 20_000), "a" + ".b" * 5_000, "f" + "()" * 5_000],
+    ids=["minus", "plus", "dot", "call"],
+)
+def test_deep_nesting_is_read_or_refused_in_one_finding(expression: str) -> None:
+    found = [finding.code for finding in _lint(f"import os\n{MISTAKE}; x = {expression}\n".encode())]
+    assert [code for code in found if code != "SST112"] in (["SST001"], ["SST103"])
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from samestep.errors import SamestepError
 from samestep.lint.findings import Edit, Finding, ReplaceText, Span
+from samestep.lint.python.python2 import parse
 from samestep.lint.registry import Language
 from samestep.lint.text import split_lines
 
@@ -77,6 +78,10 @@ def _fix_python(data: bytes, findings: list[Finding]) -> tuple[bytes, list[Findi
         return data, []
     rewriter = Rewriter([edit for finding in findings for edit in finding.fix])
     changed: libcst.Module = cst.metadata.MetadataWrapper(module, unsafe_skip_copy=True).visit(rewriter)
+    try:
+        parse(changed.bytes)
+    except (SyntaxError, ValueError):  # a fix that spoils the file is a fault of ours, not the user's: leave the file
+        return data, []
     mended = [finding for finding in findings if all(edit in rewriter.made for edit in finding.fix)]
     return changed.bytes, mended
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import PurePath
@@ -115,7 +116,7 @@ def _location(finding: Finding) -> dict[str, object]:
 
 def _uri(path: str) -> str:
     pure = PurePath(path)
-    return pure.as_uri() if pure.is_absolute() else quote(pure.as_posix())
+    return pure.as_uri() if pure.is_absolute() else quote(os.fsencode(pure.as_posix()))
 
 
 def _numbered(findings: list[Finding]) -> list[tuple[Finding, int]]:

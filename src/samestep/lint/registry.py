@@ -68,7 +68,9 @@ class Rule:
         return check
 
     def at(self, script: Script, node: ast.AST, message: str, *fix: Edit) -> Finding:
-        """A finding at a node of a Python file."""
+        """A finding at a node of a Python file. Nothing is mended inside f-strings, whose quotes get in the way."""
+        if script.f_string_around(node) is not None:
+            fix = ()
         return Finding(script.path, script.span(node), self.code, self.severity, message, fix)
 
     def here(self, path: str, span: Span, message: str, *fix: Edit) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import tempfile
@@ -95,7 +96,10 @@ def _write(path: str, data: bytes) -> None:
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
-            os.chmod(temporary, os.stat(real).st_mode & 0o7777)
+            before = os.stat(real)
+            os.chmod(temporary, before.st_mode & 0o7777)
+            with contextlib.suppress(OSError):  # only root may give files away
+                os.chown(temporary, before.st_uid, before.st_gid)
             os.replace(temporary, real)
         except BaseException:
             os.unlink(temporary)

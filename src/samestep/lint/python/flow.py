@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from samestep.lint.python.evaluate import Evaluator
 from samestep.lint.python.names import Names, dotted_name
-from samestep.lint.python.values import UNKNOWN, State, Value, assume, join
+from samestep.lint.python.values import PART, UNKNOWN, State, Value, assume, join
 
 _MOST_PASSES = 4
 _ENDS = {"sys.exit", "exit", "quit", "os._exit"}
@@ -244,7 +244,9 @@ class Flow:
         pieces: list[Value]
         if isinstance(source, ast.Tuple | ast.List) and len(source.elts) == len(target.elts):
             pieces = [self._evaluator.known.get(each, UNKNOWN) for each in source.elts]
-        elif value.kind in ("batch", "output"):
+        elif value.kind == "batch":
+            pieces = [Value("batch", data=PART)] * len(target.elts)
+        elif value.kind == "output":
             pieces = [value] * len(target.elts)
         else:
             pieces = [UNKNOWN] * len(target.elts)

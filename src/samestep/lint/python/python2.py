@@ -16,7 +16,7 @@ _EXCEPT = re.compile(r"^(?P<start>\s*except\s+[^:#]+?)\s*,\s*(?P<name>[A-Za-z_]\
 _RAISE = re.compile(r"^(?P<indent>\s*(?:[^#'\"\n]*?(?::|;)\s*)?)raise\s+[\w.]+\s*,")
 
 
-def parse(text: str) -> ast.Module:
+def parse(text: str | bytes) -> ast.Module:
     """`ast.parse`, without the warnings about escapes that Python prints."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -132,14 +132,25 @@ class Script:
     # ---- places
 
     def span(self, node: ast.AST) -> Span:
-        """Where a node stands (AST columns count UTF-8 bytes; ours count characters)."""
+        """Where a node stands (AST columns count UTF-8 bytes; ours count characters).
+
+        A node inside an f-string stands where the string does: before 3.12 Python does not say where in it.
+        """
+        node = self.f_string_around(node) or node
         line: int = getattr(node, "lineno", 1)
         end_line: int = getattr(node, "end_lineno", None) or line
         start, end = getattr(node, "col_offset", 0), getattr(node, "end_col_offset", None) or 0
         return Span(line, self._characters(line, start), end_line, self._characters(end_line, end))
 
+    def f_string_around(self, node: ast.AST) -> ast.JoinedStr | None:
+        """The outermost f-string that the node is in; None if it is in none."""
+        around = [each for each in self.ancestors(node) if isinstance(each, ast.JoinedStr)]
+        return around[-1] if around else None
+
     def source(self, node: ast.AST) -> str:
         """The text of a node."""
+        if self.f_string_around(node) is not None:
+            return ast.unparse(node)
         span = self.span(node)
         lines = self.lines[span.line - 1 : span.end_line]
         lines[-1] = lines[-1][: span.end_column - 1]
@@ -195,7 +206,7 @@ class Script:
             place = error.lineno or 1, max(1, error.offset or 1)
             if tree is None:
                 raise UnreadableSource(f"Python cannot parse it: {error.msg}", *place) from None
-            self.problem = Problem(*place, "this is Python 2, whose statements that Python 3 refuses are left out")
+            self.problem = Problem(*place, "this is Python 2: what Python 3 refuses is not checked, the rest is")
             return tree
         except (RecursionError, MemoryError):
             raise UnreadableSource("its expressions are nested too deeply to parse") from None

@@ -20,13 +20,15 @@ Kind: TypeAlias = Literal[
     "loader",
     "sampler",
     "optimizer",
-    "batch",  # what iterating a loader gives, or a part of it
+    "batch",  # what iterating a loader gives; data: PART for what was unpacked from it
     "output",  # what calling a wrapped module gives, or a part of it
     "accelerator",
     "environ",  # a copy of os.environ
     "parser",  # an argparse.ArgumentParser
     "arguments",  # what parse_args() gives; call: the parse_args call
 ]
+#: Marks one of several values that were unpacked from a batch: a tensor, and no object with a `to` of its own.
+PART = "part"
 WRAPPERS = ("data_parallel", "ddp", "fsdp")
 
 #: Full names of functions whose result is of a known kind.

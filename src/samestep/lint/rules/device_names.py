@@ -12,6 +12,7 @@ from samestep.lint.python.edits import new_string
 from samestep.lint.python.environment import settings
 from samestep.lint.python.names import dotted_name
 from samestep.lint.python.script import Script, argument
+from samestep.lint.python.values import PART
 from samestep.lint.registry import Rule, prose, source
 
 #: Functions that make a tensor or generator on the device given as `device=`.
@@ -246,17 +247,17 @@ def _dropped(script: Script) -> Iterator[Finding]:
             continue
         if call.func.attr not in ("to", "cuda", "cpu") or not dotted_name(call.func.value):
             continue
-        kind = script.value(call.func.value).kind
-        from_pair = _is_from_pair(script, call.func.value, kind)
-        if kind == "tensor" or (from_pair and not in_place):
+        value = script.value(call.func.value)
+        from_pair = (value.kind == "batch" and value.data == PART) or _is_from_pair(script, call.func.value)
+        if value.kind == "tensor" or (from_pair and not in_place):
             name = script.source(call.func.value)
             message = f"{name}.{call.func.attr}() returns the moved tensor, and the result is dropped: {name} stays"
             fix = ReplaceStatement(script.span(call), f"{name} = {script.source(call)}")
             yield DROPPED.at(script, call, message, fix)
 
 
-def _is_from_pair(script: Script, node: ast.expr, kind: str) -> bool:
-    """Whether the name is one of several that a loop over a loader unpacks: a tensor, then, not a batch object."""
+def _is_from_pair(script: Script, node: ast.expr) -> bool:
+    """Whether the name is one of several that a loop over what is called a loader unpacks."""
     if not isinstance(node, ast.Name):
         return False
     for loop in script.inside(node, ast.For):
@@ -276,7 +277,7 @@ def _is_from_pair(script: Script, node: ast.expr, kind: str) -> bool:
             continue
         if isinstance(iterated, ast.Subscript):  # dataloaders["train"]
             iterated = iterated.value
-        if kind == "batch" or _LOADER_NAME.search(dotted_name(iterated).rpartition(".")[2]):
+        if _LOADER_NAME.search(dotted_name(iterated).rpartition(".")[2]):
             return True
     return False
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from fake_machine import HERE, SOURCE, TIMEOUT_S, Machine, gpu, uuid
 
 from samestep.launch.device_choice import DeviceChoice, written
+from samestep.launch.device_hooks import at_home
 
 SET = 'import os\nos.environ["CUDA_VISIBLE_DEVICES"] = {}\n'
 CUDA = "import torch\n"
@@ -82,11 +87,13 @@ def test_cuda_visible_devices_in_the_script_is_obeyed(value: str, own: list[int]
     assert all(each["ranks"] == len(own) for each in ran.ranks)
 
 
+@pytest.mark.conformance
 def test_it_may_name_more_than_the_user_has_exported(four: Machine) -> None:
     ran = run(four, SET.format('",".join("02")'), CUDA_VISIBLE_DEVICES="1")
     assert (ran.code, ran.own) == (0, [0, 2])
 
 
+@pytest.mark.conformance
 def test_the_same_as_exported_is_no_choice(four: Machine) -> None:
     ran = run(four, SET.format('",".join("12")'), CUDA_VISIBLE_DEVICES="1,2")
     assert (ran.code, ran.err, ran.own) == (0, "", [1, 2])
@@ -115,6 +122,7 @@ def test_device_ids_are_obeyed(four: Machine) -> None:
     assert [[number(token) for token in each["seen"]] for each in ran.ranks] == [[0, 1, 2, 3], [0, 3, 2, 1]]
 
 
+@pytest.mark.conformance
 def test_one_choice_narrows_another(four: Machine) -> None:
     source = SET.format('",".join("123")') + CUDA
     source += "torch.nn.DataParallel(torch.nn.Linear(1, 1), device_ids=[0, 2])\n"
@@ -149,12 +157,14 @@ def test_after_cuda_was_used_the_variable_has_no_effect_and_that_is_said(use: st
     )
 
 
+@pytest.mark.conformance
 def test_hiding_every_gpu_is_a_choice_too(four: Machine) -> None:
     ran = run(four, "print('first')\n" + SET.format("str(-1)") + "print('ran')\n")
     assert (ran.code, ran.out) == (0, "first\nran\n")
     assert "running on 2 CPU processes" in ran.err
 
 
+@pytest.mark.conformance
 def test_a_choice_of_what_is_not_there_is_refused(four: Machine) -> None:
     ran = run(four, SET.format("str(1) + '，3'"))
     assert ran.code == 2
@@ -173,6 +183,7 @@ def test_what_was_printed_before_the_choice_is_printed_once(four: Machine) -> No
     assert "running on GPUs 1, 3" in ran.err
 
 
+@pytest.mark.conformance
 def test_a_choice_that_does_not_come_again_loses_no_output(four: Machine) -> None:
     source = "import os\nfrom samestep.devices import locks\nprint('first')\nif len(locks._held) == 4:\n    "
     ran = run(four, source + SET.format('",".join("13")').splitlines()[1] + "\nprint('end')\n")
@@ -188,6 +199,7 @@ def test_files_written_before_the_choice_forbid_a_second_try(four: Machine) -> N
     assert (ran.code, ran.own) == (0, [1, 3])
 
 
+@pytest.mark.conformance
 def test_so_does_input_that_was_read(four: Machine) -> None:
     ran = run(four, SET.format('",".join("13")'), HAS_READ="1")
     assert ran.code == 2
@@ -201,6 +213,7 @@ def test_two_ranks_on_one_gpu_are_for_tests(four: Machine) -> None:
     assert (ran.code, ran.ranks) == (2, [])
 
 
+@pytest.mark.conformance
 def test_locks_move_to_the_chosen_gpus(four: Machine) -> None:
     source = SET.format('",".join("13")') + (
         "from samestep.devices import locks\n"
@@ -218,6 +231,44 @@ def test_every_rank_is_told_the_same_about_a_device(elsewhere: Machine) -> None:
     ran = run(elsewhere, source)
     assert (ran.code, ran.own) == (0, [0, 1, 2])
     assert "not equal" in ran.err
+
+
+class On:
+    """A parameter as far as its place is asked for."""
+
+    def __init__(self, index: int | None) -> None:
+        self.is_cuda = index is not None
+        self.device = torch.device("cpu") if index is None else torch.device("cuda", index)
+
+
+@pytest.mark.parametrize(
+    ("ids", "place", "refuse", "current"),
+    [
+        ([1, 3], 1, True, 1),
+        ([1, 3], 0, True, None),
+        ([0, 1], 1, False, 1),  # the user has chosen others than the script counts on
+        ([], None, True, -1),
+        ([0, 1], None, True, -1),
+    ],
+)
+def test_data_parallel_runs_on_the_models_gpu(
+    ids: list[int], place: int | None, refuse: bool, current: int | None
+) -> None:
+    now = [-1]
+
+    @contextlib.contextmanager
+    def switch(index: int) -> Iterator[None]:
+        before, now[0] = now[0], index
+        yield
+        now[0] = before
+
+    wrapper = SimpleNamespace(module=SimpleNamespace(parameters=lambda: iter([On(place)])), device_ids=ids)
+    forward = at_home(lambda self, *inputs: (now[0], *inputs), refuse, switch)
+    if current is None:
+        with pytest.raises(RuntimeError, match=r"cuda:1 \(device_ids\[0\]\) but found one of them on device: cuda:0"):
+            forward(wrapper, 5)
+    else:
+        assert forward(wrapper, 5) == (current, 5)
 
 
 @pytest.mark.parametrize(

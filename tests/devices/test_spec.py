@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from fake_machine import GIB, Machine, gpu, mig, slice_uuid, uuid
 
-from samestep.devices import inventory
+from samestep.devices import inventory, nvml
 from samestep.devices.missing import TorchBuild
 from samestep.devices.selection import DeviceSelection
 from samestep.devices.spec import resolve
@@ -515,6 +515,19 @@ def test_slices_cannot_be_joined_by_nccl(machine: Machine) -> None:
     assert (selection.one_each, selection.gloo) == (True, True)
     assert [selection.seen_by(rank) for rank in range(2)] == [(slice_uuid(0, 0),), (slice_uuid(1, 1),)]
     assert selection.describe() == "MIG slices 0:0, 1:1"
+
+
+def test_another_users_slice_is_refused_and_no_part_of_all(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.have(*MACHINES["mig"])
+    monkeypatch.setattr(nvml, "slice_accessible", lambda minor, instances: (minor, instances) != (0, (8, 0)))
+    for spec in ("0:1", slice_uuid(0, 1)):
+        with pytest.raises(SamestepError, match=f"{slice_uuid(0, 1)} may not be opened by this user: it is another's"):
+            resolve(spec, hold=False)
+    assert slice_uuid(0, 1) not in resolve("all", hold=False).visible
+    monkeypatch.setenv(CVD, f"{slice_uuid(0, 0)},{slice_uuid(0, 1)}")
+    selection = resolve("all", hold=False)
+    assert selection.visible == (slice_uuid(0, 0),)
+    assert "is a MIG slice that this user may not open; CUDA ignores it" in said_by(selection)
 
 
 def test_memory_is_what_the_driver_says(machine: Machine) -> None:

@@ -178,8 +178,8 @@ def _watch_device_ids(watch: Watch) -> None:
         original(self, module, device_ids, *args, **kwargs)
 
     nn.DataParallel.__init__ = init  # type: ignore[method-assign]
-    if not watch.selection.by_user:
-        _check_home()
+    forward = at_home(nn.DataParallel.forward, not watch.selection.by_user, torch.cuda.device)
+    nn.DataParallel.forward = forward  # type: ignore[method-assign]
     function = nn.parallel.data_parallel
 
     @functools.wraps(function)
@@ -191,22 +191,28 @@ def _watch_device_ids(watch: Watch) -> None:
     nn.parallel.data_parallel = data_parallel
 
 
-def _check_home() -> None:
-    """Refuse, as torch does, a model that is not on the first of its `device_ids`: all ranks would share one GPU."""
-    original = nn.DataParallel.forward
+def at_home(original: Callable[..., Any], refuse: bool, current: Callable[[int], Any]) -> Callable[..., Any]:
+    """`DataParallel.forward` on the model's GPU, as torch runs it: what it makes by `.cuda()` is made there.
+
+    `refuse`: a model that is not on the first of its `device_ids` is refused, as torch refuses it; otherwise all ranks
+    would share a GPU that none of them has been given. `current` makes a device the current one for a while.
+    """
 
     @functools.wraps(original)
     def forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
         ids = getattr(self, "device_ids", None) or []
         tensor = next(self.module.parameters(), None) if ids else None
-        if tensor is not None and tensor.is_cuda and tensor.device.index != ids[0]:
+        if tensor is None or not tensor.is_cuda:
+            return original(self, *inputs, **kwargs)
+        if refuse and tensor.device.index != ids[0]:
             raise RuntimeError(
                 f"module must have its parameters and buffers on device cuda:{ids[0]} (device_ids[0]) but found one of "
                 f"them on device: {tensor.device}"
             )
-        return original(self, *inputs, **kwargs)
+        with current(tensor.device.index):
+            return original(self, *inputs, **kwargs)
 
-    nn.DataParallel.forward = forward  # type: ignore[method-assign]
+    return forward
 
 
 def _on_ids(watch: Watch, device_ids: Any) -> Any:

@@ -47,6 +47,7 @@ def test_the_fix_on_the_page_is_what_is_made(rule: Rule) -> None:
 def test_a_fix_removes_the_finding_and_leaves_a_file_that_parses(code: str, language: Language, text: str) -> None:
     rule = all_rules()[code]
     before = lint_bytes("x", text.encode(), language, [rule])
+    assert rule.fixable or not any(each.fix for each in before)  # the page would not say so
     mended = _mend(text, language, [rule])
     after = lint_bytes("x", mended, language, list(all_rules().values()))
     assert not [each for each in after if each.code == "SST001"]

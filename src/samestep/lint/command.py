@@ -12,7 +12,7 @@ def lint(
         list[str] | None,
         typer.Argument(metavar="SCRIPT…", help="Python files, shell scripts, directories.", show_default=False),
     ] = None,
-    fix: Annotated[bool, typer.Option("--fix", help="Mend what is certain, in place (needs samestep[lint]).")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Mend what is certain, in place (Python: needs libcst).")] = False,
     style: Annotated[
         str, typer.Option("--format", metavar="FORMAT", help="text, json, github (workflow commands) or sarif.")
     ] = "text",

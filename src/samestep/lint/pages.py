@@ -13,7 +13,7 @@ def page(rule: Rule) -> str:
     fence = "```python" if rule.language == "python" else "```sh"
     kinds = [name for name, checks in (("Python", rule.python_checks), ("shell", rule.shell_checks)) if checks]
     facts = [rule.severity, rule.group, " and ".join(kinds) or "any file"]
-    if rule.fixed is not None:
+    if rule.fixable:
         facts.append("`--fix` mends it where what was meant is certain")
     if not rule.default:
         facts.append(f"off by default: `--select {rule.code}` turns it on")
@@ -71,7 +71,7 @@ def write(folder: Path) -> None:
 
 
 def _marks(rule: Rule) -> str:
-    words = (["fix"] if rule.fixed is not None else []) + ([] if rule.default else ["off"])
+    words = (["fix"] if rule.fixable else []) + ([] if rule.default else ["off"])
     return ", ".join(words)
 
 

@@ -36,7 +36,7 @@ class Rule:
     """One kind of mistake.
 
     `wrong` and `right` are whole programs in `language`: the page shows them, and the tests lint them. `fixed` is what
-    `--fix` makes of `wrong`, None where the mend is not certain.
+    `--fix` makes of `wrong`, None where the mend is not certain. `fixes_some`: it mends other forms of the mistake.
     """
 
     code: str
@@ -48,10 +48,16 @@ class Rule:
     right: str
     mend: str
     fixed: str | None = None
+    fixes_some: bool = False
     language: Language = "python"
     default: bool = True
     python_checks: list[Callable[[Script], Iterable[Finding]]] = field(default_factory=list)
     shell_checks: list[Callable[[ShellScript], Iterable[Finding]]] = field(default_factory=list)
+
+    @property
+    def fixable(self) -> bool:
+        """Whether `--fix` mends it, or some forms of it."""
+        return self.fixed is not None or self.fixes_some
 
     @property
     def group(self) -> str:

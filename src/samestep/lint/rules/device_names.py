@@ -54,7 +54,10 @@ BAD_NAME = Rule(
 
         device = torch.device("cuda:1")
         """),
-    mend='Name one device: `"cuda"`, `"cuda:1"`, `"cpu"`. Choose several by `samestep run --devices 1,3`.',
+    mend=prose("""
+        Name one device: `"cuda"`, `"cuda:1"`, `"cpu"`. Choose several by `samestep run --devices 1,3`. `--fix` mends
+        what is nearly right, such as `"cuda0"` or `"CUDA:1"`."""),
+    fixes_some=True,
 )
 _SEVERAL = re.compile(r"(cuda|gpu)\s*:?\s*\[?\d+(\s*,\s*(cuda:|gpu:)?\d+)+\]?|\d+(\s*,\s*\d+)+", re.IGNORECASE)
 _GOOD = re.compile(r"[a-z][a-z_]*(:(0|[1-9]\d*))?", re.ASCII)

@@ -12,12 +12,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from contents import content_of, differing, without_times
 
 PROGRAMS = Path(__file__).parent / "programs"
 WEIGHTS = "weights.pt"
@@ -27,38 +29,30 @@ TOLERANCE = 1e-5
 
 _NUMBER = re.compile(r"-?\d+\.\d+(?:[eE][-+]?\d+)?")
 _FLOAT32_DIGITS = 7
-_TEXT_FILES = {".csv", ".json", ".txt", ".log", ".yaml"}
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one run of a program left: its output, exit code, final weights and files (text files with their text)."""
+    """What one run of a program left: its output, exit code, final weights and files (see `contents.content_of`)."""
 
     stdout: str
     stderr: str
     code: int
     weights: Any
-    files: Mapping[str, str | None]
+    files: Mapping[str, Any]
     seconds: float
 
 
-def run_plain(program: Path, directory: Path, *args: str) -> Result:
-    """Run `python program weights.pt args…` in the empty `directory`."""
-    return _run([sys.executable, str(program), WEIGHTS, *args], directory)
+#: Starts a command in a directory: standard output and error, and the exit code, None if it did not end in time.
+Start = Callable[[Sequence[str], Path, float], tuple[str, str, "int | None"]]
 
 
-def run_samestep(program: Path, ranks: int, directory: Path, *args: str) -> Result:
-    """The same under `samestep run` on that many CPU ranks."""
-    launcher = [sys.executable, "-m", "samestep", "run", "--devices", f"cpu:{ranks}"]
-    return _run([*launcher, str(program), WEIGHTS, *args], directory)
-
-
-def _run(command: Sequence[str], directory: Path) -> Result:
-    began = time.perf_counter()
+def cold_start(command: Sequence[str], directory: Path, timeout_s: float) -> tuple[str, str, int | None]:
+    """Run a command as a user does."""
     process = subprocess.Popen(
         command,
         cwd=directory,
-        env=_environment(),
+        env=environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -66,36 +60,68 @@ def _run(command: Sequence[str], directory: Path) -> Result:
         start_new_session=True,
     )
     try:
-        stdout, stderr = process.communicate(timeout=TIMEOUT_S)
+        return *process.communicate(timeout=timeout_s), process.returncode
     except subprocess.TimeoutExpired:
         # The ranks are in the launcher's session: a hanging program must not outlive its test.
         os.killpg(process.pid, signal.SIGKILL)
-        stdout, stderr = process.communicate()
-        raise AssertionError(f"no end after {TIMEOUT_S:.0f} s: {command}\n{stdout}\n{stderr}") from None
+        return *process.communicate(), None
+
+
+def run_plain(
+    program: Path, directory: Path, *args: str, timeout_s: float = TIMEOUT_S, start: Start = cold_start
+) -> Result:
+    """Run `python program weights.pt args…` in the empty `directory`."""
+    return _run([sys.executable, str(program), WEIGHTS, *args], directory, timeout_s, start)
+
+
+def run_samestep(
+    program: Path,
+    ranks: int,
+    directory: Path,
+    *args: str,
+    timeout_s: float = TIMEOUT_S,
+    options: Sequence[str] = (),
+    start: Start = cold_start,
+) -> Result:
+    """The same under `samestep run` on that many CPU ranks, with further `options` of that command."""
+    launcher = [sys.executable, "-m", "samestep", "run", "--devices", f"cpu:{ranks}", *options]
+    return _run([*launcher, str(program), WEIGHTS, *args], directory, timeout_s, start)
+
+
+def _run(command: Sequence[str], directory: Path, timeout_s: float, start: Start) -> Result:
+    began = time.perf_counter()
+    stdout, stderr, code = start(command, directory, timeout_s)
+    assert code is not None, f"no end after {timeout_s:.0f} s: {command}\n{stdout}\n{stderr}"
     seconds = time.perf_counter() - began
     saved = directory / WEIGHTS
     weights = torch.load(saved, weights_only=True) if saved.exists() else None
-    return Result(stdout, stderr, process.returncode, weights, _files(directory), seconds)
+    # The two runs have directories of their own, whose names some programs print.
+    stdout, stderr = (text.replace(str(directory), "<here>") for text in (stdout, stderr))
+    return Result(stdout, stderr, code, weights, _files(directory), seconds)
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """What programs find in their environment."""
     environment = dict(os.environ)
     # One thread each: the order in which threads add up must not be a second difference between the runs.
     environment.update(OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1", PYTHONHASHSEED="0", COLUMNS="200")
+    # Bars that are drawn at every step, and not when a tenth of a second has passed.
+    environment.update(TQDM_MININTERVAL="0", TQDM_MINITERS="1")
     # A test session that itself runs under some launcher must not pass that on.
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES"):
         environment.pop(name, None)
     return environment
 
 
-def _files(directory: Path) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
+def _files(directory: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     for path in sorted(directory.rglob("*")):
         # TensorBoard puts the time, the host and the process id into the name, which no two runs share.
         name = re.sub(r"events\.out\.tfevents\..*", "events.out.tfevents", str(path.relative_to(directory)))
+        name = re.sub(r"\b\d{10}\.\d+|[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d", "<time>", name)
         while name in found:
             name += "+"
-        found[name] = path.read_text() if path.suffix in _TEXT_FILES else None
+        found[name] = content_of(path, directory) if path.is_file() else None
     return found
 
 
@@ -112,8 +138,9 @@ def _relative_difference(a: torch.Tensor, b: torch.Tensor) -> float:
     assert a.shape == b.shape and a.dtype == b.dtype, f"{a.dtype} {a.shape} is not {b.dtype} {b.shape}"
     if a.numel() == 0:
         return 0.0
-    difference = (a.double() - b.double()).abs().max().item()
-    largest = a.double().abs().max().item()
+    wide = torch.complex128 if a.is_complex() else torch.float64
+    difference = (a.to(wide) - b.to(wide)).abs().max().item()
+    largest = a.to(wide).abs().max().item()
     return difference / largest if largest else difference
 
 
@@ -161,17 +188,90 @@ def _significant_digits(number: str) -> int:
     return len(number.lower().partition("e")[0].replace(".", "").lstrip("-0"))
 
 
-def assert_same(truth: Result, other: Result) -> float:
-    """Fail unless a run under samestep left what one process did; the largest relative difference of weights."""
+@dataclass(frozen=True)
+class Comparison:
+    """How a run under samestep differs from one process.
+
+    Attributes:
+        lines: the lines of output that differ, as a diff; empty if none.
+        numbers: whether every number printed on stdout is the same.
+        files: the files or contents that differ; empty if none.
+        difference: the largest relative difference of the final weights.
+    """
+
+    lines: str
+    numbers: bool
+    files: str
+    difference: float
+
+
+def compare(
+    truth: Result, other: Result, *, tolerance: float = TOLERANCE, loosely: Callable[[str], str] | None = None
+) -> Comparison:
+    """Compare two runs that both ended well.
+
+    With `loosely` (frameworks, which print times and draw progress bars) outputs are compared after it, without
+    times, and stderr, where the frameworks log, is compared as well.
+    """
     assert truth.code == 0, f"the program fails by itself:\n{truth.stderr}"
     assert other.code == 0, f"exit code {other.code}\n{other.stdout}\n{other.stderr}"
     assert "Traceback" not in other.stderr, other.stderr
-    changed = differences(truth.stdout, other.stdout)
-    assert not changed, f"other lines on the terminal:\n{changed}"
-    assert sorted(truth.files) == sorted(other.files)
-    for name, text in truth.files.items():
-        changed = differences(text or "", other.files[name] or "")
-        assert not changed, f"other lines in {name}:\n{changed}"
+    streams = [(truth.stdout, other.stdout)]
+    if loosely is not None:
+        both = ((truth.stdout, other.stdout), (_own(truth.stderr), _own(other.stderr)))
+        streams = [(_bars_last(loosely(without_times(a))), _bars_last(loosely(without_times(b)))) for a, b in both]
+    lines = "\n".join(filter(None, (differences(a, b) for a, b in streams)))
+    printed, also = (_NUMBER.findall(text) for text in streams[0])
+    numbers = len(printed) == len(also) and all(map(_same_number, printed, also))
     difference = largest_relative_difference(truth.weights, other.weights)
-    assert difference <= TOLERANCE, f"the final weights differ by {difference:.1e} relative"
-    return difference
+    return Comparison(lines, numbers, _differing_files(truth, other, tolerance), difference)
+
+
+def _bars_last(text: str) -> str:
+    """The last frames of progress bars after all else: which of two nested bars ends first is a matter of time."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    bars = sorted(line for line in lines if "%|" in line)
+    return "\n".join([*(line for line in lines if "%|" not in line), *bars])
+
+
+def _differing_files(truth: Result, other: Result, tolerance: float) -> str:
+    found = [f"{name}: {'missing' if name in truth.files else 'extra'}" for name in truth.files.keys() ^ other.files]
+    for name in sorted((truth.files.keys() & other.files) - {WEIGHTS}):
+        content, its = truth.files[name], other.files[name]
+        changed = differing(content, its, _same_text, tolerance)
+        if changed and isinstance(content, str) and isinstance(its, str):
+            changed = differences(content, its)
+        if changed:
+            found.append(f"{name}: {changed}")
+    return "\n".join(found)
+
+
+def assert_same(truth: Result, other: Result) -> float:
+    """Fail unless a run under samestep left what one process did; the largest relative difference of weights."""
+    found = compare(truth, other)
+    assert_nothing_differs(found)
+    return found.difference
+
+
+def assert_nothing_differs(found: Comparison, tolerance: float = TOLERANCE) -> None:
+    """Fail with what differs."""
+    assert not found.lines, f"other lines on the terminal:\n{found.lines}"
+    assert not found.files, f"other files:\n{found.files}"
+    assert found.difference <= tolerance, f"the final weights differ by {found.difference:.1e} relative"
+
+
+def check_program(
+    program: Path,
+    ranks: int,
+    plain: Callable[[Path], Result],
+    directory: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Run a program on that many ranks, fail unless it is the same as one process, and record how near it came."""
+    difference = assert_same(plain(program), run_samestep(program, ranks, directory))
+    record_property("largest_relative_difference", difference)
+
+
+def _own(stderr: str) -> str:
+    """What the program said there, without what Samestep said."""
+    return "".join(line for line in stderr.splitlines(keepends=True) if not line.startswith("samestep:"))

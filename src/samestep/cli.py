@@ -6,27 +6,29 @@ Whatever is asked wrongly ends with exit code 2 and one message on stderr, befor
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any, NoReturn
 
 import typer
 import typer.main
 
-from samestep.devices.inventory import Inventory, take_inventory, usable_cores
-from samestep.devices.spec import FALLBACK_RANKS, resolve
+from samestep.commands import devices as devices_command
+from samestep.devices.spec import resolve
+from samestep.devices.waiting import looks_like_time, wait_limit
 from samestep.errors import SamestepError
+from samestep.launch.mode import check_mode, choose
 from samestep.launch.script import ScriptTarget, check_target
+from samestep.lint.command import lint
 from samestep.notice import notice
+from samestep.numerics import Numerics
 
 TERMINAL = "-"
 _USAGE_ERROR = 2
-_WITH_VALUE = ("--devices", "--gpus")
+_WITH_VALUE = ("--devices", "--gpus", "--mode", "--batchnorm")
 
 app = typer.Typer(
     help="The training step you wrote, on every device you have.",
@@ -56,14 +58,53 @@ def run(
             "--devices",
             "--gpus",
             metavar="SPEC",
-            help="all, GPU numbers such as 1,3 or 0-3, or cpu:2. Without it: SAMESTEP_DEVICES, else every GPU.",
+            help="all, GPU numbers such as 1,3 or 0-3, free:2, UUIDs, PCI addresses, or cpu:2 (see docs/devices.md). "
+            "Without it: SAMESTEP_DEVICES, else every GPU.",
             show_default=False,
         ),
     ] = None,
+    wait: Annotated[
+        str | None,
+        typer.Option(
+            "--wait",
+            metavar="[TIME]",
+            help="Wait until GPUs are free (with --devices free), at most so long: 90s, 10m, 2h.",
+            show_default=False,
+        ),
+    ] = None,
+    oversubscribe: Annotated[
+        bool,
+        typer.Option("--oversubscribe", help="Let a GPU be named more than once (0,0): slow, for tests.", hidden=True),
+    ] = False,
     module: Annotated[
         str | None,
         typer.Option("-m", metavar="MODULE", help="Run a module, as python -m does.", show_default=False),
     ] = None,
+    mode: Annotated[
+        str,
+        typer.Option(
+            "--mode",
+            metavar="MODE",
+            help="same: one program with the numbers of one device. distributed: the script uses torch.distributed "
+            "itself. auto: found out from the script.",
+        ),
+    ] = "auto",
+    batchnorm: Annotated[
+        str,
+        typer.Option(
+            "--batchnorm",
+            metavar="KIND",
+            help="Batch norm in training uses the statistics of the whole batch (global), or those of each device's "
+            "rows (local): faster, and no longer the numbers of one device.",
+        ),
+    ] = "global",
+    exact_random: Annotated[
+        bool,
+        typer.Option(
+            "--exact-random",
+            help="Dropout and noise inside modules, too, are those of one device, number for number on CPUs; slower.",
+        ),
+    ] = False,
     explain: Annotated[
         str | None,
         typer.Option(
@@ -80,24 +121,30 @@ def run(
         target = ScriptTarget(None, module, arguments)
     else:
         target = ScriptTarget(arguments[0] if arguments else None, None, arguments[1:])
-    selection = resolve(devices)
+    check_mode(mode)
+    numbers = Numerics(batchnorm, exact_random)
+    selection = resolve(devices, wait=wait_limit(wait), oversubscribe=oversubscribe)
     check_target(target)
     report = _check_explain(explain)
-    if selection.note is not None:
-        notice(selection.note)
-    _run_ranks(selection, target, report)
+    for text in selection.notes:
+        notice(text)
+    _run_ranks(selection, target, report, mode, numbers)
 
 
 @app.command("devices")
 def show_devices(
+    spec: Annotated[
+        str | None,
+        typer.Argument(metavar="[SPEC]", help="Show what --devices SPEC would take: free:2, …", show_default=False),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    topology: Annotated[bool, typer.Option("--topology", help="Show how the GPUs are joined, pair by pair.")] = False,
 ) -> None:
-    """Show the devices that a run can use."""
-    inventory = take_inventory()
-    if as_json:
-        print(json.dumps(_inventory_json(inventory), indent=2))
-    else:
-        _print_table(inventory)
+    """Show the devices of this machine, and which of them a run can use."""
+    devices_command.show_devices(spec, as_json, topology)
+
+
+app.command("lint")(lint)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -117,7 +164,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def split_run(arguments: Sequence[str]) -> list[str]:
     """The words after `samestep run`, rewritten so that the options of the script are not taken for ours.
 
-    Ours end at the script, at `-m MODULE` or at `--`. `--explain` takes the next word only if that ends in `.json`.
+    Ours end at the script, at `-m MODULE` or at `--`. `--explain` takes the next word only if that ends in `.json`,
+    `--wait` only if it is a time.
     """
     ours: list[str] = []
     rest = list(arguments)
@@ -133,7 +181,9 @@ def split_run(arguments: Sequence[str]) -> list[str]:
         if not word.startswith("-") or word == "-":
             rest.insert(0, word)
             break
-        if word == "--explain":
+        if word == "--wait":
+            ours.append("--wait=" + (rest.pop(0) if rest and looks_like_time(rest[0]) else ""))
+        elif word == "--explain":
             ours.append("--explain=" + (rest.pop(0) if rest and rest[0].endswith(".json") else TERMINAL))
         elif word in _WITH_VALUE:
             ours += [word, *rest[:1]]
@@ -164,13 +214,23 @@ def _dispatch(arguments: list[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _run_ranks(selection: Any, target: ScriptTarget, explain: str | None) -> NoReturn:
-    from samestep.launch.local import prepare, run_ranks
+def _run_ranks(selection: Any, target: ScriptTarget, explain: str | None, mode: str, numbers: Numerics) -> NoReturn:
+    from samestep.launch.forms import run_chosen
+    from samestep.launch.local import prepare
 
+    choice = choose(target, mode, selection)
     prepare(selection)  # imports torch, once for all ranks
-    from samestep.session import run_rank
 
-    outcome = run_ranks(partial(run_rank, target=target, explain=explain), selection)
+    def session() -> Any:
+        if selection.kind == "xla":
+            from samestep.xla.session import run_on_xla
+
+            return partial(run_on_xla, target=target)
+        from samestep.session import run_rank
+
+        return partial(run_rank, target=target, explain=explain, choice=numbers)
+
+    outcome = run_chosen(choice, target, selection, session)
     if outcome.signal is not None:
         _end_by_signal(outcome.signal)
     sys.exit(outcome.code)
@@ -217,39 +277,3 @@ def _version() -> str:
         return importlib.metadata.version("samestep")
     except importlib.metadata.PackageNotFoundError:
         return "(not installed)"
-
-
-def _default(inventory: Inventory) -> str:
-    return "all" if inventory.gpus else f"cpu:{FALLBACK_RANKS}"
-
-
-def _inventory_json(inventory: Inventory) -> dict[str, Any]:
-    gpus = [
-        {"number": each.number, "visible": each.token, **(asdict(each.gpu) if each.gpu is not None else {})}
-        for each in inventory.gpus
-    ]
-    return {"gpus": gpus, "no_gpu": inventory.reason, "cores": usable_cores(), "default": _default(inventory)}
-
-
-def _print_table(inventory: Inventory) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("--devices", "device", "memory", "in use", "UUID"):
-        table.add_column(column, overflow="fold")
-    for each in inventory.gpus:
-        gpu = each.gpu
-        memory = (_gib(gpu.memory_total), _gib(gpu.memory_used), gpu.uuid) if gpu is not None else ("", "", "")
-        table.add_row(str(each.number), each.name, *memory)
-    cores = usable_cores()
-    table.add_row("cpu:N", f"{cores} core{'s' if cores > 1 else ''}", "", "", "")
-    console = Console()
-    console.print(table)
-    if inventory.reason is not None:
-        console.print(f"No GPU: {inventory.reason}.", highlight=False)
-    console.print(f"Without --devices, samestep run uses {_default(inventory)}.", highlight=False)
-
-
-def _gib(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB"

@@ -11,56 +11,65 @@ from typing import Any
 import torch
 import torch.distributed
 
-from samestep import ledger, notice, replica, torch_private, world
+from samestep import ledger, notice, numerics, replica, torch_private, world
 from samestep.data import loader
 from samestep.globalview import autograd, rules, transforms
+from samestep.groups import make_groups
+from samestep.launch import device_hooks
 from samestep.launch.context import RankContext
 from samestep.launch.script import ScriptTarget, run_target
-from samestep.parallel import batch_norm, data_parallel, region
+from samestep.numerics import Numerics
+from samestep.parallel import batch_norm, data_parallel, region, visit
 from samestep.tools import explain as explain_tool
+
+_DEFAULT = Numerics()
 
 # Typed loosely: torch's stubs leave out the process groups and stores that are made here directly.
 dist: Any = torch.distributed
 
-#: A collective waits for hours if need be (a rank may validate for long); a dead peer ends it at once.
-_TIMEOUT = timedelta(days=2)
 
-
-def run_rank(context: RankContext, target: ScriptTarget, explain: str | None = None) -> None:
+def run_rank(
+    context: RankContext, target: ScriptTarget, explain: str | None = None, choice: Numerics = _DEFAULT
+) -> None:
     """Run the user's script as this rank; `explain` is None, `-` (the terminal) or a JSON file's path."""
     ledger.LEDGER.detailed = explain is not None
-    _start(context)
+    _start(context, choice)
     began = time.perf_counter()
     try:
         run_target(target)
     finally:
+        device_hooks.finish()
         if explain is not None and context.rank == 0:
             _report(context, explain, time.perf_counter() - began)
     if explain is None:
         _say_if_nothing_was_split(context)
 
 
-def run_callable(context: RankContext, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def run_callable(
+    context: RankContext, fn: Callable[..., Any], args: Any, kwargs: Any, choice: Numerics = _DEFAULT
+) -> Any:
     """Run a function as this rank (`samestep.launch`)."""
-    _start(context)
+    _start(context, choice)
     return fn(*args, **kwargs)
 
 
-def _start(context: RankContext) -> None:
+def _start(context: RankContext, choice: Numerics) -> None:
     torch_private.require()
     notice.set_speaker(context.rank == 0)
     store = _store(context)
-    world.install(world.World(context.rank, context.world_size, _groups(context, store)))
-    if context.selection.kind == "cuda":
-        torch.cuda.set_device(0)  # the rank's own GPU is the first that it sees
+    groups = make_groups(context.rank, context.world_size, context.selection, store)
+    world.install(world.World(context.rank, context.world_size, groups))
+    numerics.choose(choice)
     rules.install()
     autograd.install()
     transforms.install()
     region.install()
     batch_norm.install()
+    visit.install()
     data_parallel.install()
     loader.install()
     replica.install(context.rank, context.world_size, context.run_dir, store, context.shared_seed)
+    device_hooks.install(context, lambda: bool(store.check(["stdin/0"])))
 
 
 def _store(context: RankContext) -> Any:
@@ -75,27 +84,6 @@ def _store(context: RankContext) -> Any:
         wait_for_workers=False,
         timeout=timedelta(seconds=120),
     )
-
-
-def _groups(context: RankContext, store: Any) -> dict[str, world.Groups]:
-    groups = {"cpu": world.Groups(_gloo(context, store, "script"), _gloo(context, store, "buckets"))}
-    if context.selection.kind == "cuda":
-        groups["cuda"] = world.Groups(_nccl(context, store, "script"), _nccl(context, store, "buckets"))
-    return groups
-
-
-def _gloo(context: RankContext, store: Any, purpose: str) -> Any:
-    options = dist.ProcessGroupGloo._Options()
-    # Bound to loopback by address: nothing of a run on one machine is to be reached from outside.
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
-    options._timeout = _TIMEOUT
-    return dist.ProcessGroupGloo(dist.PrefixStore(f"gloo-{purpose}", store), context.rank, context.world_size, options)
-
-
-def _nccl(context: RankContext, store: Any, purpose: str) -> Any:
-    options = dist.ProcessGroupNCCL.Options()
-    options._timeout = _TIMEOUT
-    return dist.ProcessGroupNCCL(dist.PrefixStore(f"nccl-{purpose}", store), context.rank, context.world_size, options)
 
 
 def _report(context: RankContext, where: str, seconds: float) -> None:

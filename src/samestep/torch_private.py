@@ -5,8 +5,8 @@ Each is checked at import: with a torch that lacks one, the message says which, 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -22,7 +22,12 @@ _NEEDED = {
     "torch.Tensor._post_accumulate_grad_hooks": "finding parameters with hooks of the script's",
     "torch._utils._flatten_dense_tensors": "copying gradients into buckets",
     "torch._foreach_copy_": "copying gradients out of buckets",
+    "torch._C._functorch.maybe_current_level": "seeing that vmap or grad of torch.func is at work",
+    "torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack": "making tensors whole inside vmap or grad",
     "torch.utils._python_dispatch.TorchDispatchMode": "deterministic random operations while a module is checked",
+    "torch._ops.OpOverload": "random numbers drawn for the whole batch",
+    "torch._C._dispatch_has_kernel_for_dispatch_key": "random numbers drawn for the whole batch",
+    "torch.utils.checkpoint._StopRecomputationError": "running statistics in checkpointed modules",
 }
 
 
@@ -40,27 +45,6 @@ def no_modes() -> int:
 function_modes: Callable[[], int] = getattr(torch._C, "_len_torch_function_stack", no_modes)
 
 
-def _no_transform() -> Any:
-    """Where torch cannot say it, no transform is taken to be running."""
-    return None
-
-
-_functorch: Any = getattr(torch._C, "_functorch", None)
-
-#: The innermost `torch.func` transform that is running in this thread, or None.
-running_transform: Callable[[], Any] = getattr(_functorch, "peek_interpreter_stack", _no_transform)
-
-
-def outside_transforms() -> contextlib.AbstractContextManager[Any]:
-    """A context in which no transform is running: there, what it does not wrap can be computed and communicated."""
-    try:
-        from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-    except ImportError:
-        return contextlib.nullcontext()
-    context: contextlib.AbstractContextManager[Any] = temporarily_clear_interpreter_stack()
-    return context
-
-
 def _find(path: str) -> Any:
     value: Any = torch
     for name in path.split(".")[1:]:
@@ -70,8 +54,10 @@ def _find(path: str) -> Any:
 
 def require() -> None:
     """Raise a `SamestepError` naming what this torch lacks, if anything."""
+    import torch._functorch.pyfunctorch
     import torch.distributed
     import torch.utils._python_dispatch
+    import torch.utils.checkpoint
 
     for path, purpose in _NEEDED.items():
         try:
@@ -100,7 +86,72 @@ def hook_count(tensor: torch.Tensor) -> int:
     return (len(before) if before else 0) + (len(after) if after else 0)
 
 
+def inside_transform() -> bool:
+    """Whether this thread is inside `vmap`, `grad` or another transform of torch.func."""
+    return torch._C._functorch.maybe_current_level() is not None
+
+
+def outside_transforms() -> AbstractContextManager[Any]:
+    """Within: plain torch, although the thread is inside a transform of torch.func."""
+    context: AbstractContextManager[Any] = torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack()
+    return context
+
+
 def flatten(tensors: list[torch.Tensor]) -> torch.Tensor:
     """One contiguous tensor with the elements of all, copied by one call."""
     flat: torch.Tensor = torch._utils._flatten_dense_tensors(tensors)
     return flat
+
+
+def is_operator(func: object) -> bool:
+    """Whether what a dispatch mode is given is one ATen operation, with a schema and tags."""
+    return isinstance(func, torch._ops.OpOverload)
+
+
+def is_composite(operator: Any) -> bool:
+    """Whether an ATen operation is made of others, also for autograd."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd"))
+
+
+def run_composite(operator: Any, args: Any, kwargs: Any) -> Any:
+    """Run such an operation as the others that its C++ kernel is made of.
+
+    Not `decompose`, which prefers Python's decompositions: those draw random numbers in other ways.
+    """
+    return operator._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+
+
+def optimized_module() -> Any:
+    """The class of a module that `torch.compile` returns. Loads the compiler."""
+    import torch._dynamo.eval_frame
+
+    return torch._dynamo.eval_frame.OptimizedModule
+
+
+def teach_dynamo(package: str, module_call: Any, subclass: type[torch.Tensor]) -> None:
+    """Let the compiler skip the code of `package`, take `module_call` for the usual call of a module, and not trace
+    tensors of class `subclass`. Loads the compiler."""
+    import torch._dynamo.config
+    import torch._dynamo.trace_rules
+    import torch._dynamo.variables.nn_module
+
+    dynamo: Any = torch._dynamo
+    try:
+        dynamo.trace_rules.add(package)
+        dynamo.config.nontraceable_tensor_subclasses.add(subclass)
+        nn_module = dynamo.variables.nn_module
+        if hasattr(nn_module, "unpatched_nn_module_call"):
+            nn_module.unpatched_nn_module_call = module_call
+    except AttributeError as error:
+        raise SamestepError(
+            f"torch {torch.__version__} lacks what Samestep needs to work with torch.compile ({error}). Leave "
+            "torch.compile out, or use a torch release that Samestep was tested with."
+        ) from None
+
+
+def recomputation_stopped() -> type[Exception]:
+    """What torch's checkpointing raises inside a block that it runs again, once it has all that it needs."""
+    from torch.utils.checkpoint import _StopRecomputationError
+
+    kind: type[Exception] = _StopRecomputationError
+    return kind

@@ -31,6 +31,8 @@ CHEAP: dict[str, Callable[[torch.Tensor], Any]] = {
     "topk": lambda x: x.topk(2, 1, True, True),
     "topk t": lambda x: x.topk(2, 1, True, True)[1].t(),
     "topk eq": lambda x: x.topk(2, 1)[1].t().eq(x.argmax(1).view(1, -1).expand_as(x.topk(2, 1)[1].t())),
+    "cosine similarity": lambda x: F.cosine_similarity(x, x * 2 + 1),
+    "pairwise distance": lambda x: F.pairwise_distance(x, x * 2, keepdim=True),
     "softmax": lambda x: F.softmax(x, dim=1),
     "softmax -1": lambda x: x.softmax(-1),
     "log_softmax": lambda x: torch.log_softmax(x, 1),

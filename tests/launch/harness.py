@@ -17,7 +17,7 @@ import psutil
 import samestep.errors
 
 SOURCE = Path(samestep.errors.__file__).parent.parent
-HANG = 60.0  # only ever reached by a hang
+HANG = 180.0  # only ever reached by a hang
 
 # The launcher without the rest of the product: every rank only runs the target.
 BARE = """\
@@ -31,7 +31,7 @@ SOURCE = '''
 import os
 from samestep.launch.script import run_target
 
-def run_rank(context, target, explain):
+def run_rank(context, target, explain, **options):
     os.environ["TEST_RANK"] = str(context.rank)
     run_target(target)
 '''

@@ -205,3 +205,187 @@ def check_evaluation_is_not_random() -> None:
     for sizes in patterns(ROWS):
         with case(sizes):
             same(model(samestep.shard(x, 0, sizes)), expected)
+
+
+#: What `Late` goes by.
+TOLD: list[int] = []
+
+
+class Late(nn.Module):
+    """Draws only once it was told to, which no flag of the module shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 32)
+        nn.init.zeros_(self.layer.weight)
+        nn.init.ones_(self.layer.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.layer(x)
+        return F.dropout(x, 0.5) if TOLD else x
+
+
+def check_draws_that_the_check_did_not_see() -> None:
+    """Masks differ between rows, ranks and calls, follow the seed, and move the script's stream alike everywhere."""
+    x = torch.randn(2 * world().size, 8)
+    for sizes in patterns(len(x)):
+        with case(sizes):
+            model, sharded = Late(), samestep.shard(x, 0, sizes)
+            TOLD.clear()
+            torch.manual_seed(6)
+            same(model(sharded), torch.ones(len(x), 32), "before")
+            same(torch.rand(2), _after(6), "a region that draws nothing moved the script's stream")
+            TOLD.append(1)
+            masks = []
+            for seed in (4, None, 4):
+                if seed is not None:
+                    torch.manual_seed(seed)
+                masks.append(samestep.whole(model(sharded)).detach())
+            same(masks[2], masks[0], "the same seed")
+            rows = {tuple(row.tolist()) for row in (*masks[0], *masks[1])}
+            true(len(rows) == 2 * len(x), f"only {len(rows)} different masks among {2 * len(x)} rows")
+            everyone = world().all_gather_objects(torch.rand(2).tolist())
+            true(all(one == everyone[0] for one in everyone), f"the ranks draw differently: {everyone}")
+
+
+def _after(seed: int) -> torch.Tensor:
+    return torch.rand(2, generator=torch.Generator().manual_seed(seed))
+
+
+def check_unseen_draws_are_repeated_in_a_checkpoint() -> None:
+    x = torch.randn(ROWS, 8)
+    for reentrant in (False, True):
+        for sizes in patterns(ROWS):
+            with case((reentrant, sizes)):
+                model, sharded = Late(), samestep.shard(x.clone().requires_grad_(), 0, sizes)
+                TOLD.clear()
+                model(sharded)
+                TOLD.append(1)
+                out = checkpoint(model, sharded, use_reentrant=reentrant)
+                out.sum().backward()
+                kept = samestep.whole(out.detach()) != 0
+                same(model.layer.bias.grad, 2.0 * kept.sum(0), "gradient of the bias")
+
+
+def check_streams_stay_alike_without_preserved_state() -> None:
+    """A block that is computed again with other random numbers, as `preserve_rng_state=False` allows."""
+
+    class Inside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.5))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return checkpoint(self.net, x, use_reentrant=False, preserve_rng_state=False)
+
+    x = torch.randn(ROWS, 4)
+    for sizes in patterns(ROWS):
+        with case(sizes):
+            Inside()(samestep.shard(x.clone().requires_grad_(), 0, sizes)).sum().backward()
+            everyone = world().all_gather_objects(torch.rand(2).tolist())
+            true(all(one == everyone[0] for one in everyone), f"the ranks draw differently: {everyone}")
+
+
+def check_a_generator_of_the_modules_own() -> None:
+    """It is alike on all ranks: its draws are for the whole batch, as on one device."""
+
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+            self.generator = torch.Generator().manual_seed(2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x) * torch.rand(x.shape, generator=self.generator)
+
+    x = torch.randn(ROWS, 4)
+    for sizes in patterns(ROWS):
+        with case(sizes):
+            torch.manual_seed(1)
+            truth = Own()
+            torch.manual_seed(1)
+            ours = Own()
+            for _ in range(3):
+                same(ours(samestep.shard(x, 0, sizes)), truth(x), "noise")
+            same(ours.generator.get_state(), truth.generator.get_state(), "the generator afterwards")
+
+
+def check_python_draws_for_each_row() -> None:
+    class Rows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.training:
+                x = torch.stack([row * random.random() + float(np.random.rand()) for row in x])
+            return self.layer(x)
+
+    x = torch.randn(ROWS, 4)
+    for sizes in patterns(ROWS):
+        with case(sizes):
+            model = Rows()
+            _seed()
+            rows = [row * random.random() + float(np.random.rand()) for row in x]
+            truth, after = model.layer(torch.stack(rows)), _draws()
+            _seed()
+            same(model(samestep.shard(x, 0, sizes)), truth)
+            same(_draws(), after, "the streams afterwards")
+
+
+class Shared(nn.Module):
+    """Draws for all rows at once, and for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 6)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        order, noise = torch.randperm(6), torch.randn(6)
+        weight = F.dropout(self.layer.weight, 0.5)
+        out = (x @ weight.t())[:, order] + noise
+        return torch.cat([out, F.dropout(torch.ones_like(out), 0.5)], 1), noise
+
+
+def check_what_is_drawn_for_all_rows_is_alike() -> None:
+    """A mask of the weights (DropConnect), an order of the features, noise that is returned."""
+    x = torch.ones(ROWS, 4)
+    for sizes in patterns(ROWS):
+        with case(sizes):
+            model = Shared()
+            torch.manual_seed(3)
+            for _ in range(2):
+                rows, noise = model(samestep.shard(x, 0, sizes))
+                rows = samestep.whole(rows)
+                same(rows[:, :6], rows[:1, :6].expand(ROWS, 6), "rows that are alike")
+                everyone = world().all_gather_objects(noise.tolist())
+                true(all(one == everyone[0] for one in everyone), f"the ranks drew other noise: {everyone}")
+                true(len({tuple(row.tolist()) for row in rows[:, 6:]}) > 1, "rows are dropped alike")
+            everyone = world().all_gather_objects(torch.rand(2).tolist())
+            true(all(one == everyone[0] for one in everyone), f"the ranks draw differently: {everyone}")
+
+
+def check_noise_on_gradients_inside() -> None:
+    """A hook inside a module draws in backward, for more rows on one rank than on another."""
+
+    class Hooked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.layer(x)
+            if x.requires_grad:
+                x.register_hook(lambda grad: grad + torch.randn_like(grad))
+            return x
+
+    x = torch.randn(ROWS, 4)
+    for sizes in patterns(ROWS):
+        with case(sizes):
+            model, seen = Hooked(), []
+            for _ in range(2):
+                model(samestep.shard(x, 0, sizes)).sum().backward()
+                seen.append(torch.rand(2).tolist())
+            everyone = world().all_gather_objects(seen)
+            true(all(one == everyone[0] for one in everyone), f"the ranks draw differently: {everyone}")
+            true(seen[0] != seen[1], "the same again")

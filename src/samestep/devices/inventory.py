@@ -2,50 +2,59 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.metadata
 import os
 from dataclasses import dataclass
-from typing import Any
 
-from samestep.errors import SamestepError
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """One GPU as the driver describes it; `index` is its number in `nvidia-smi`."""
-
-    index: int
-    name: str
-    uuid: str
-    pci: str
-    memory_total: int
-    memory_used: int
+from samestep.devices import amd, nvml, order
+from samestep.devices.gpus import Gpu, MigSlice
+from samestep.devices.missing import torch_build
+from samestep.devices.visibility import VARIABLE, Entry, Visibility, read_visible
 
 
 @dataclass(frozen=True)
 class VisibleGpu:
-    """A GPU that a run may use: its `number` for the user, and its `token` for CUDA_VISIBLE_DEVICES.
+    """A device that a run may use: its `number` for the user, and its `token` for CUDA_VISIBLE_DEVICES.
 
-    `gpu` is None for a device that the driver's list does not name (a MIG slice given by its UUID).
+    `slice` is set if it is a MIG slice of `gpu`. `gpu` is None for a device that the driver's list does not name.
+    `written` is how the user would write it in CUDA_VISIBLE_DEVICES.
     """
 
     number: int
     token: str
     gpu: Gpu | None
+    slice: MigSlice | None = None
+    written: str = ""
 
     @property
     def name(self) -> str:
         """The product name, or what CUDA_VISIBLE_DEVICES called it."""
+        if self.slice is not None:
+            return self.slice.name
         return self.gpu.name if self.gpu is not None else self.token
+
+    @property
+    def identity(self) -> str:
+        """What tells the device from all others on this machine."""
+        if self.slice is not None:
+            return self.slice.uuid
+        return (self.gpu.uuid or f"GPU {self.gpu.index}") if self.gpu is not None else self.token
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """The GPUs a run may use; if there are none, `reason` says why, in words fit for the user."""
+    """The GPUs a run may use; if there are none, `reason` says why, in words fit for the user.
+
+    `everything` are all GPUs of the machine in the order of `nvidia-smi`, `hidden` says what hides some of them, and
+    `said` what CUDA does without a word. `order` is CUDA_DEVICE_ORDER for the ranks.
+    """
 
     gpus: tuple[VisibleGpu, ...]
     reason: str | None
+    everything: tuple[Gpu, ...] = ()
+    hidden: str | None = None
+    said: tuple[str, ...] = ()
+    order: str = order.BY_BUS
+    variable: str = VARIABLE
 
     def summary(self) -> str:
         """What there is, for an error message."""
@@ -54,43 +63,42 @@ class Inventory:
         return "there are " + ", ".join(f"{gpu.number} ({gpu.name})" for gpu in self.gpus)
 
 
-def take_inventory() -> Inventory:
-    """The GPUs that a run of this process may use, restricted and renumbered by CUDA_VISIBLE_DEVICES as CUDA does."""
-    gpus, reason = driver_gpus()
+def take_inventory(usage: bool = False, restriction: str | None = None) -> Inventory:
+    """The GPUs that a run of this process may use, restricted and renumbered by CUDA_VISIBLE_DEVICES as CUDA does.
+
+    `usage` also asks for what is changing (utilisation, temperature, processes). `restriction` takes the place of
+    CUDA_VISIBLE_DEVICES: a script has set it so.
+    """
+    if torch_build().hip:
+        return _amd_inventory(restriction)
+    gpus, reason = nvml.driver_gpus(usage)
     if gpus and torch_is_cpu_build():
-        return Inventory((), "the installed PyTorch is the CPU build")
-    restriction = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if restriction is None or not gpus:
-        return Inventory(tuple(VisibleGpu(gpu.index, str(gpu.index), gpu) for gpu in gpus), reason)
-    visible = _restricted(restriction, gpus)
-    return Inventory(visible, None if visible else f"CUDA_VISIBLE_DEVICES={restriction!r} hides every GPU")
+        return Inventory((), f"the installed PyTorch is the CPU build; {_install_hint()}", gpus)
+    if not gpus:
+        return Inventory((), reason)
+    value = restriction if restriction is not None else os.environ.get(VARIABLE)
+    counted, certain = order.cuda_order(gpus)
+    said = _order_notes(counted, certain, value)
+    wanted = order.wanted_order()
+    if value is None:
+        return Inventory(_unrestricted(counted, certain), None, gpus, None, said, wanted)
+    seen = read_visible(value, counted)
+    said = (*said, *seen.said)
+    hidden = f"{VARIABLE}={value!r}"
+    if not seen.entries:
+        return Inventory((), f"{hidden} hides every GPU" + _because(seen), gpus, hidden, said, wanted)
+    visible = tuple(_visible(number, entry, certain) for number, entry in enumerate(seen.entries))
+    return Inventory(visible, None, gpus, hidden, said, wanted)
 
 
 def driver_gpus() -> tuple[tuple[Gpu, ...], str | None]:
     """All GPUs of the NVIDIA driver in the order of `nvidia-smi`; without any, the reason."""
-    try:
-        nvml: Any = importlib.import_module("pynvml")
-    except ImportError:
-        return (), "the package nvidia-ml-py is not installed"
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        return (), _reason(error)
-    try:
-        gpus = tuple(_describe(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
-    except nvml.NVMLError as error:
-        return (), _reason(error)
-    finally:
-        nvml.nvmlShutdown()  # nothing of the driver may be open when the ranks are forked
-    return gpus, None if gpus else "the NVIDIA driver lists none"
+    return nvml.driver_gpus()
 
 
 def torch_is_cpu_build() -> bool:
-    """Whether the installed PyTorch says in its version that it has no CUDA (asked without importing it)."""
-    try:
-        return importlib.metadata.version("torch").endswith("+cpu")
-    except importlib.metadata.PackageNotFoundError:
-        return False
+    """Whether the installed PyTorch has no use for GPUs (asked without importing it)."""
+    return torch_build().is_cpu_build
 
 
 def usable_cores() -> int:
@@ -100,47 +108,51 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _describe(nvml: Any, index: int) -> Gpu:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    return Gpu(
-        index=index,
-        name=_text(nvml.nvmlDeviceGetName(handle)),
-        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
-        pci=_text(nvml.nvmlDeviceGetPciInfo(handle).busId),
-        memory_total=int(memory.total),
-        memory_used=int(memory.used),
-    )
+def _install_hint() -> str:
+    return "install a CUDA build, as https://pytorch.org/get-started/locally tells"
 
 
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)  # bytes before 11.515
+def _because(seen: Visibility) -> str:
+    return f" ({'; '.join(seen.said)})" if seen.said else ""
 
 
-def _reason(error: BaseException) -> str:
-    if type(error).__name__ in ("NVMLError_LibraryNotFound", "NVMLError_DriverNotLoaded"):
-        return "no NVIDIA driver"
-    return f"the NVIDIA driver says: {error}"
+def _unrestricted(counted: tuple[Gpu, ...], certain: bool) -> tuple[VisibleGpu, ...]:
+    """Every GPU by its number: that of `nvidia-smi`, which has holes where a GPU is kept from this process."""
+    by_bus = order.wanted_order() == order.BY_BUS
+    numbered = [(gpu.index if by_bus else position, gpu) for position, gpu in enumerate(counted)]
+    return tuple(_visible(number, Entry(str(number), gpu), certain) for number, gpu in numbered)
 
 
-def _restricted(restriction: str, gpus: tuple[Gpu, ...]) -> tuple[VisibleGpu, ...]:
-    visible: list[VisibleGpu] = []
-    for token in (part.strip() for part in restriction.split(",")):
-        found = _find(token, gpus)
-        if found is None and not token.startswith("MIG-"):
-            break  # CUDA ignores the first entry it does not know and all that follow
-        if any(token == other.token or (found is not None and found == other.gpu) for other in visible):
-            raise SamestepError(
-                f"CUDA_VISIBLE_DEVICES={restriction!r} names {token} twice; CUDA then shows no GPU at all"
+def _visible(number: int, entry: Entry, certain: bool) -> VisibleGpu:
+    """A device named by what cannot be mistaken, its UUID; by its number only if it is not known which GPU that is."""
+    if not certain and entry.token.isdigit():
+        return VisibleGpu(number, entry.token, None, written=entry.token)
+    if entry.slice is not None:
+        return VisibleGpu(number, entry.slice.uuid, entry.gpu, entry.slice, entry.token)
+    gpu = entry.gpu
+    return VisibleGpu(number, gpu.uuid if gpu is not None and gpu.uuid else entry.token, gpu, None, entry.token)
+
+
+def _order_notes(counted: tuple[Gpu, ...], certain: bool, value: str | None) -> tuple[str, ...]:
+    models = {gpu.name for gpu in counted}
+    if order.wanted_order() == order.BY_SPEED:
+        if not certain:
+            return (
+                f"{order.VARIABLE}={os.environ[order.VARIABLE]} is obeyed, but CUDA could not be asked which GPU has "
+                "which number then; numbers are CUDA's, names are not known",
             )
-        visible.append(VisibleGpu(len(visible), token, found))
-    return tuple(visible)
+        pairs = ", ".join(f"{number} is nvidia-smi's {gpu.index} ({gpu.name})" for number, gpu in enumerate(counted))
+        differs = any(number != gpu.index for number, gpu in enumerate(counted))
+        return (f"{order.VARIABLE}={os.environ[order.VARIABLE]}: {pairs}",) if differs else ()
+    if value is not None and len(models) > 1 and order.VARIABLE not in os.environ and value.strip()[:1].isdigit():
+        return (
+            f"the numbers in {VARIABLE}={value!r} are taken as nvidia-smi's; CUDA by itself would put the fastest GPU "
+            f"first (set {order.VARIABLE} to choose)",
+        )
+    return ()
 
 
-def _find(token: str, gpus: tuple[Gpu, ...]) -> Gpu | None:
-    if token.isascii() and token.isdigit():
-        return next((gpu for gpu in gpus if gpu.index == int(token)), None)
-    if token.startswith("GPU-"):
-        matches = [gpu for gpu in gpus if gpu.uuid.startswith(token)]
-        return matches[0] if len(matches) == 1 else None
-    return None
+def _amd_inventory(restriction: str | None) -> Inventory:
+    found = amd.visible_gpus(restriction)
+    visible = tuple(VisibleGpu(number, token, gpu, None, token) for number, (token, gpu) in enumerate(found.entries))
+    return Inventory(visible, found.reason, found.everything, found.hidden, found.said, variable=amd.HIP)

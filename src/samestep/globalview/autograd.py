@@ -6,8 +6,10 @@ Samestep runs, and pass plain tensors through unchanged.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -29,6 +31,40 @@ def _never(tensor: torch.Tensor) -> bool:
 takes_region_gradients: Callable[[torch.Tensor], bool] = _never
 
 
+def _nothing() -> None:
+    return None
+
+
+#: Set by `samestep.parallel.region`: what to do when a backward has raised, before the script sees the exception.
+backward_raised: Callable[[], None] = _nothing
+
+
+class _Running(threading.local):
+    """The backward passes of this thread: how deep they are nested, and whether the innermost fills `.grad`."""
+
+    depth = 0
+    accumulates = True
+
+
+RUNNING = _Running()
+
+
+@contextlib.contextmanager
+def _running(accumulates: bool) -> Iterator[None]:
+    before = RUNNING.accumulates
+    RUNNING.depth += 1
+    RUNNING.accumulates = accumulates
+    try:
+        yield
+    except BaseException:
+        if RUNNING.depth == 1:
+            backward_raised()
+        raise
+    finally:
+        RUNNING.depth -= 1
+        RUNNING.accumulates = before
+
+
 def _as_list(value: Any) -> list[Any]:
     return [value] if isinstance(value, torch.Tensor) or value is None else list(value)
 
@@ -41,6 +77,13 @@ def _roots(tensors: Sequence[Any], grads: Any) -> tuple[list[Any], list[Any] | N
             locals_.append(tensor)
             local_grads.append(grad.whole("gradient") if type(grad) is GlobalTensor else grad)
             continue
+        single = tensor.single if grad is None else None
+        if single is not None:  # `nn.DataParallel`'s vector of one loss per device, used as the loss of one device
+            tensor = single
+            if type(tensor) is not GlobalTensor:
+                locals_.append(tensor)
+                local_grads.append(None)
+                continue
         if grad is None and tensor.numel() != 1:
             raise RuntimeError("grad can be implicitly created only for scalar outputs")
         if grad is None and type(tensor._placement) is Shard:
@@ -62,7 +105,8 @@ def backward(
     roots, grads = _roots(_as_list(tensors), grad_tensors if grad_tensors is not None else grad_variables)
     if inputs is not None:
         inputs = [i._local if type(i) is GlobalTensor else i for i in _as_list(inputs)]
-    _torch_backward(roots, grads, retain_graph, create_graph, inputs=inputs)
+    with _running(True):
+        _torch_backward(roots, grads, retain_graph, create_graph, inputs=inputs)
 
 
 @functools.wraps(_torch_grad)
@@ -72,7 +116,8 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **kwar
     roots, grads = _roots(_as_list(outputs), grad_outputs)
     targets = _as_list(inputs)
     plain = [t._local if type(t) is GlobalTensor else t for t in targets]
-    results = _torch_grad(roots, plain, grads, *args, **kwargs)
+    with _running(False):
+        results = _torch_grad(roots, plain, grads, *args, **kwargs)
     return tuple(_seen_by_script(target, result) for target, result in zip(targets, results, strict=True))
 
 

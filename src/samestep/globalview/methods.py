@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from samestep import torch_private
+from samestep.globalview.means import mean_of
 from samestep.globalview.placement import Shard
 from samestep.globalview.plans import planned
-from samestep.globalview.tensor import WHERE, GlobalTensor, mean_of, numel_of, sharded
+from samestep.globalview.tensor import WHERE, GlobalTensor, numel_of, sharded
 
 _NUMBERS = (int, float, bool)
 

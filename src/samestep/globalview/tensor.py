@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from samestep import torch_private
 from samestep.globalview import collectives
 from samestep.globalview.placement import PARTIAL, Partial, Placement, Shard, Whole
 from samestep.ledger import LEDGER
-from samestep.torch_private import outside_transforms, running_transform
 
 Rule = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -68,6 +68,9 @@ class GlobalTensor(torch.Tensor):
     _origin: str | None = None
     #: Whether `.data` was taken: an alias whose writes no version counter shows, so nothing may be remembered.
     _aliased: bool = False
+    #: The single value behind a vector with one entry per device, see `samestep.parallel.device_scalars`, the local
+    #: vector and its version, for which alone this holds.
+    _gathered: tuple[torch.Tensor, torch.Tensor, int] | None = None
     #: What this is a view of, where a rank's piece could not be one: (tensor, remake the view, its version).
     _source: tuple[GlobalTensor, Callable[[torch.Tensor], torch.Tensor], int] | None = None
 
@@ -90,7 +93,7 @@ class GlobalTensor(torch.Tensor):
             result = ELSEWHERE.planned(func, args[0], args[1:], kwargs)
             if result is not None:
                 return result
-        if running_transform() is not None:  # its tensors know nothing of shards
+        if torch_private.inside_transform():  # of torch.func: operands are wrapped, nothing may be exchanged
             return ELSEWHERE.fallback(func, args, kwargs)
         rule = RULES.get(func)
         # What a function writes into `out=` must be all of it, on every rank: no rule does that.
@@ -125,6 +128,9 @@ class GlobalTensor(torch.Tensor):
         local, placement = self._local, self._placement
         if type(placement) is Whole:
             return local if self._source is None else self._through_source(operation)
+        if torch_private.inside_transform():
+            with torch_private.outside_transforms():
+                return self.whole(operation)
         tracked = local.requires_grad and torch.is_grad_enabled()
         seen = self._seen
         if seen is not None:
@@ -132,9 +138,6 @@ class GlobalTensor(torch.Tensor):
             unchanged = local._version == local_version and value._version == value_version
             if unchanged and (not tracked or value.requires_grad):
                 return value if tracked else value.detach()
-        if running_transform() is not None:
-            with outside_transforms():
-                return self._assemble(operation)
         value = self._assemble(operation)
         if self._aliased or local.is_inference() or value.is_inference():  # a write would go unnoticed
             return value
@@ -171,6 +174,13 @@ class GlobalTensor(torch.Tensor):
         numerator, denominator = self.quotient
         return None if numerator is None else (numerator, denominator)
 
+    @property
+    def single(self) -> torch.Tensor | None:
+        """One device's scalar behind a vector with one entry per device, if this is one that nobody has changed."""
+        known = self._gathered
+        unchanged = known is not None and known[1] is self._local and known[2] == self._local._version
+        return known[0] if known is not None and unchanged else None
+
     def set_piece(self, local: torch.Tensor, placement: Placement | None = None) -> None:
         """Let this object stand for another value (an in-place operation whose alias is the object itself)."""
         self._local = local
@@ -178,23 +188,6 @@ class GlobalTensor(torch.Tensor):
             self._placement = placement
         self._quotient = None
         self._seen = None
-
-    def take_over(self, other: torch.Tensor) -> None:
-        """Let this object stand for what `other`, a view of it, stands for: `x.unsqueeze_(0)` and its kind."""
-        if self._local.requires_grad and self._local.is_leaf and torch.is_grad_enabled():
-            raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
-        self._quotient = self._seen = self._census = None
-        if type(other) is not GlobalTensor:
-            self._local, self._placement, self._shape, self._source = other, Whole(), other.shape, None
-            return
-        source = other._source
-        if source is not None and source[0] is self:
-            # Across ranks: a view of the tensor as it was, which lives on without a name.
-            before = GlobalTensor(self._local, self._placement, self._shape)
-            before._source = self._source
-            source = (before, *source[1:])
-        self._local, self._placement, self._shape = other._local, other._placement, other._shape
-        self._source = source
 
     # ------------------------------------------------------------------ cheap facts, without dispatch
     @property
@@ -255,7 +248,7 @@ class GlobalTensor(torch.Tensor):
     def data(self) -> torch.Tensor:
         alias = GlobalTensor(self._local.data, self._placement, self._shape, self.kept_quotient())
         self._aliased = alias._aliased = True
-        self._seen = self._census = self._quotient = None
+        self._seen = self._census = self._quotient = self._gathered = None
         return alias
 
     @data.setter
@@ -303,7 +296,8 @@ class GlobalTensor(torch.Tensor):
         return f"{text[:-1]}, {suffix})"
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
+        scalar = self.dim() == 0 or self.single is not None
+        return format(self.item(), spec) if scalar else object.__format__(self, spec)
 
     __hash__ = torch.Tensor.__hash__
 
@@ -393,29 +387,6 @@ def partial(
     """This rank's term of a sum over the ranks as a global tensor."""
     result = GlobalTensor(local, PARTIAL, local.shape, quotient)
     result._origin = origin
-    return result
-
-
-_CARDINALS: dict[tuple[int, torch.dtype], torch.Tensor] = {}
-
-
-def _cardinal(count: int, dtype: torch.dtype) -> torch.Tensor:
-    """A count as a tensor: dividing by it costs less than by a Python number, and it is a CPU scalar on any device."""
-    found = _CARDINALS.get((count, dtype))
-    if found is None:
-        if len(_CARDINALS) > 4096:
-            _CARDINALS.clear()
-        with torch.inference_mode(False):
-            found = _CARDINALS[count, dtype] = torch.tensor(count, dtype=dtype)
-    return found
-
-
-def mean_of(total: torch.Tensor, count: int, origin: str | None) -> GlobalTensor:
-    """The mean of `count` elements of which this rank's add up to `total`, in single or double precision."""
-    result = sharded(total / _cardinal(count, total.dtype), PARTIAL, total.shape)
-    result._origin = origin
-    if not total.is_inference():
-        result._quotient = (total, count, result._local._version)
     return result
 
 

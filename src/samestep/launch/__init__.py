@@ -12,7 +12,7 @@ from typing import Any
 
 
 class _CallablePackage(types.ModuleType):
-    def __call__(self, fn: Any, *args: Any, devices: str | None = None, **kwargs: Any) -> Any:
+    def __call__(self, fn: Any, *args: Any, devices: Any = None, **kwargs: Any) -> Any:
         """See `samestep.launch.api.launch`."""
         from samestep.launch.api import launch
 

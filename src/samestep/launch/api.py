@@ -13,16 +13,20 @@ import sys
 import tempfile
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from samestep.devices.spec import DeviceSelection, resolve
+from samestep.devices import locks
+from samestep.devices.spec import Devices, DeviceSelection, resolve
 from samestep.errors import SamestepError
 from samestep.launch.context import RankContext
 from samestep.launch.local import prepare, run_ranks
 from samestep.launch.report import describe
 from samestep.launch.signals import in_foreground
+from samestep.notice import notice
+from samestep.numerics import Numerics
 
 Result = TypeVar("Result")
 
@@ -38,17 +42,36 @@ serve(setup)
 """
 
 
-def launch(fn: Callable[..., Result], *args: Any, devices: str | None = None, **kwargs: Any) -> Result:
+def launch(
+    fn: Callable[..., Result],
+    *args: Any,
+    devices: Devices | None = None,
+    batchnorm: str = "global",
+    exact_random: bool = False,
+    **kwargs: Any,
+) -> Result:
     """Run `fn(*args, **kwargs)` on every rank, one per device, and return what the main rank returns.
 
-    `devices` is written as for `samestep run --devices`. The ranks are new processes: `fn` and its arguments are
-    copied into them (so it does not matter if CUDA has been used here), and the result is copied back. If a rank
-    fails, a `RuntimeError` carries its traceback.
+    `devices` is written as for `samestep run --devices`, or as a list: `devices=[1, 3]`. The ranks are new processes:
+    `fn` and its arguments are copied into them (so it does not matter if CUDA has been used here), and the result is
+    copied back. If a rank fails, a `RuntimeError` carries its traceback. `batchnorm` and `exact_random` are those of
+    `samestep run`.
     """
+    numbers = Numerics(batchnorm, exact_random)
     selection = resolve(devices)
+    try:
+        return _launch(selection, fn, args, kwargs, numbers)
+    finally:
+        locks.release(selection.identities)
+
+
+def _launch(selection: DeviceSelection, fn: Callable[..., Result], args: Any, kwargs: Any, numbers: Numerics) -> Result:
+    for text in selection.notes:
+        notice(text)
     with tempfile.TemporaryDirectory(prefix="samestep-launch-") as name:
         directory = Path(name)
-        (directory / _CALL).write_bytes(_packed((fn, _source(fn), args, kwargs), "the function and its arguments"))
+        call = (fn, _source(fn), args, kwargs, numbers)
+        (directory / _CALL).write_bytes(_packed(call, "the function and its arguments"))
         code = _wait(_start(directory, selection))
         result, error = directory / _RESULT, directory / _ERROR
         if code == 0 and result.exists():
@@ -65,8 +88,8 @@ def serve(setup: dict[str, Any]) -> NoReturn:
         if os.getppid() != setup["caller"]:
             sys.exit(128 + signal.SIGTERM)  # it died before the call
     directory = Path(setup["directory"])
-    chosen = setup["selection"]
-    selection = DeviceSelection(chosen["kind"], tuple(chosen["indices"]), tuple(chosen["visible"]))
+    # Whatever `fn` says about devices: the caller has chosen them.
+    selection = replace(DeviceSelection.from_json(setup["selection"]), chosen_by="user")
     try:
         prepare(selection)
         importlib.import_module("samestep.session")  # once for all ranks
@@ -84,10 +107,10 @@ def serve(setup: dict[str, Any]) -> NoReturn:
 def _call(context: RankContext, *, directory: Path) -> None:
     """What each rank does. The call is unpacked here, not before the fork: its arguments may be tensors on a GPU."""
     run_callable = importlib.import_module("samestep.session").run_callable
-    fn, source, args, kwargs = pickle.loads((directory / _CALL).read_bytes())
+    fn, source, args, kwargs, numbers = pickle.loads((directory / _CALL).read_bytes())
     if source is not None and _source(fn) != source:  # cloudpickle forgets the file, and tracebacks need it
         fn.__code__ = fn.__code__.replace(co_filename=source)
-    value = run_callable(context, fn, args, kwargs)
+    value = run_callable(context, fn, args, kwargs, numbers)
     if context.is_main:
         packed = _packed(value, "the result")
         (context.run_dir.parent / _RESULT).write_bytes(packed)
@@ -119,7 +142,7 @@ def _start(directory: Path, selection: DeviceSelection) -> subprocess.Popen[byte
         "directory": str(directory),
         "path": [entry or os.getcwd() for entry in sys.path],
         "argv": sys.argv,
-        "selection": {"kind": selection.kind, "indices": selection.indices, "visible": selection.visible},
+        "selection": selection.as_json(),
     }
     file = directory / _SETUP
     file.write_text(json.dumps(setup), encoding="utf-8")

@@ -17,9 +17,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
+from samestep.devices.affinity import near_cpus, pin
 from samestep.devices.environment import apply_environment, rank_environment
 from samestep.errors import SamestepError
 from samestep.launch import traces
+from samestep.launch.brief import brief_text
 from samestep.launch.channel import GO, PRINT, Failure, RankEnd
 from samestep.launch.context import Closable, Program, RankContext
 
@@ -65,7 +67,10 @@ def _live(program: Program, context: RankContext, birth: Birth) -> int:
     _die_with(birth)
     for each in birth.foreign:
         each.close()
-    apply_environment(rank_environment(context.selection, context.rank))
+    # A distributed program's ranks all see the same devices, and choose theirs by LOCAL_RANK.
+    apply_environment(rank_environment(context.selection, 0 if context.equal else context.rank))
+    if context.world_size == context.selection.count:  # else this process starts the ranks of all devices itself
+        pin(near_cpus(context.selection)[context.rank])
     if not context.is_main:
         _take_off_terminal(context)
     if birth.threads is not None and "torch" in sys.modules:
@@ -75,7 +80,7 @@ def _live(program: Program, context: RankContext, birth: Birth) -> int:
         _hold_interrupts(True)
     except KeyboardInterrupt as error:  # it came when the program had just ended
         _hold_interrupts(True)
-        ending = _error_ending(error, context.rank)
+        ending = _error_ending(error, context)
     if ending.failure is not None:
         birth.line.send_failure(ending.failure)
     _tell(context, ending, birth.line)
@@ -103,7 +108,10 @@ def _die_with(birth: Birth) -> None:
 
 
 def _take_off_terminal(context: RankContext) -> None:
-    """Nothing on stdin; stdout and stderr into the rank's log, for this process and those it starts."""
+    """Nothing on stdin; stdout and stderr into the rank's log, for this process and those it starts.
+
+    An equal rank keeps its stdout and stderr.
+    """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
@@ -111,6 +119,8 @@ def _take_off_terminal(context: RankContext) -> None:
     os.dup2(source, 0)
     os.close(source)
     _replace_stream("stdin", _text_stream(0, "r", sys.stdin))
+    if context.equal:
+        return
     for number, name in ((1, "stdout"), (2, "stderr")):
         log = context.log("stdout" if number == 1 else "stderr")
         target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -144,7 +154,7 @@ def _run(program: Program, context: RankContext, birth: Birth) -> _Ending:
     except SystemExit as end:
         return _exit_ending(end, context.rank)
     except BaseException as error:
-        return _error_ending(error, context.rank)
+        return _error_ending(error, context)
     return _Ending(0)
 
 
@@ -166,18 +176,18 @@ def _exit_ending(end: SystemExit, rank: int) -> _Ending:
     return _Ending(code, failure, end if text else None)
 
 
-def _error_ending(error: BaseException, rank: int) -> _Ending:
+def _error_ending(error: BaseException, context: RankContext) -> _Ending:
     lost = traces.follows_from_lost_peer(error)
     traces.cut(error)
     interrupted = isinstance(error, KeyboardInterrupt)
     code = 2 if isinstance(error, SamestepError) else 128 + signal.SIGINT if interrupted else 1
     failure = Failure(
-        rank,
+        context.rank,
         time.monotonic(),
         "exception",
         code,
         exception=type(error).__name__,
-        text=traces.as_text(error),
+        text=brief_text(error) if context.equal else traces.as_text(error),
         peer_lost=lost,
         signal=int(signal.SIGINT) if interrupted else None,
     )
@@ -187,21 +197,26 @@ def _error_ending(error: BaseException, rank: int) -> _Ending:
 def _tell(context: RankContext, ending: _Ending, line: RankEnd) -> None:
     """Show the failure where that is this rank's part.
 
-    Main asks the launcher, which knows whether another rank's failure is the cause; on the others only a script's own
-    `sys.excepthook` is called.
+    Main asks the launcher, which knows whether another rank's failure is the cause; on the others (and on main, where
+    the launcher shows the failure of an equal rank) only a script's own `sys.excepthook` is called.
     """
     if ending.failure is None:
         return
-    if context.is_main:
-        wanted = line.answer() == PRINT
-    else:
-        wanted = ending.failure.kind == "exception" and sys.excepthook is not sys.__excepthook__
+    wanted = context.is_main and line.answer() == PRINT
+    if not context.is_main or (context.equal and not wanted and not ending.failure.peer_lost):
+        wanted = ending.failure.kind == "exception" and _has_own_hook()
     if not wanted or ending.error is None:
         return
     if ending.failure.kind == "exit":
         traces.write_error(ending.failure.text)
     else:
         traces.show(ending.error)
+
+
+def _has_own_hook() -> bool:
+    """Whether the script has set `sys.excepthook`; torch's, which puts the rank before each line, is none."""
+    module = getattr(sys.excepthook, "__module__", None) or ""
+    return sys.excepthook is not sys.__excepthook__ and not module.startswith("torch.distributed")
 
 
 def _finish(code: int) -> int:

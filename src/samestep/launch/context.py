@@ -16,7 +16,8 @@ class RankContext:
 
     `run_dir` is a directory that only this user can enter, shared by the ranks and removed at the end.
     The rendezvous store listens on 127.0.0.1:`store_port`; `store_listener` is the file descriptor of its listening
-    socket, on the main rank only. `shared_seed` was drawn once for all ranks.
+    socket, on the main rank only. `shared_seed` was drawn once for all ranks. `equal`: the ranks are a distributed
+    program's, each with a part of its own, so that the user sees what every one of them writes.
     """
 
     rank: int
@@ -26,6 +27,7 @@ class RankContext:
     store_port: int
     store_listener: int | None
     shared_seed: int
+    equal: bool = False
 
     @property
     def is_main(self) -> bool:

@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from samestep.launch import processes
+from samestep.launch.again import Request
 from samestep.launch.channel import GO, PRINT, SILENT, Failure, LauncherEnd
+from samestep.launch.device_choice import DeviceChoice
 from samestep.launch.signals import ENDING, Arrival, Signals
 
 # Seconds. A failing rank stays reachable for LINGER, so that the others come to the same failure by themselves if it
 # is theirs as well. GRACE after the first failure those who still run are terminated, and killed KILL_AFTER that.
 LINGER = 0.25
+LEAVE = 3.0  # how long an equal rank that is done keeps its connections, so that all end together if they can
 GRACE = 0.75
 KILL_AFTER = 1.0
 CAUSE_WAIT = 1.0  # how long main, having lost a peer, waits for that peer's own failure to be known
@@ -32,7 +35,8 @@ class Outcome:
     """How a run ended.
 
     `failure` is what is left to tell (None: nothing, or main has told it itself), `cause` the failure that decided.
-    `signal` is set if the run ended by a signal that was sent to it, as a lone Python process would have.
+    `signal` is set if the run ended by a signal that was sent to it, as a lone Python process would have. `again`: the
+    script is to be started again in another form. `devices`: the script has chosen others, on which to start again.
     """
 
     code: int
@@ -40,6 +44,8 @@ class Outcome:
     failure: Failure | None = None
     cause: Failure | None = None
     signal: int | None = None
+    devices: DeviceChoice | None = None
+    again: Request | None = None
 
 
 class Rank:
@@ -112,9 +118,13 @@ class Rank:
 
 
 class Supervisor:
-    """Runs the launcher's side of a run; `before` are the processes that were there before the ranks."""
+    """Runs the launcher's side of a run; `before` are the processes that were there before the ranks.
 
-    def __init__(self, ranks: list[Rank], signals: Signals, before: set[Any], tell: bool) -> None:
+    `equal`: the ranks are those of a distributed program; the first to fail is told, be it main or not.
+    """
+
+    def __init__(self, ranks: list[Rank], signals: Signals, before: set[Any], tell: bool, equal: bool = False) -> None:
+        self._equal = equal
         self._ranks = ranks
         self._main = ranks[0]
         self._signals = signals
@@ -177,6 +187,7 @@ class Supervisor:
             shown = not others
         else:
             shown = True
+        shown = shown and (not self._equal or self._asked is not None)
         self._main.answered = True
         self._main.line.answer(PRINT if shown and self._tell else SILENT)
 
@@ -184,9 +195,10 @@ class Supervisor:
         """Let the ranks that are done end: all together if all went well, so that none closes a line still in use."""
         waiting = [rank for rank in self._ranks if rank.alive and rank.done and not rank.released]
         all_done = all(rank.done or not rank.alive for rank in self._ranks)
-        first = self._first_failure()
-        if not waiting or not (all_done or (first is not None and time.monotonic() >= first + LINGER)):
-            return
+        first, now = self._first_failure(), time.monotonic()
+        if not (all_done or (first is not None and now >= first + LINGER)):
+            # An equal rank may end long before the others; but one that they wait for must be missed by them.
+            waiting = [rank for rank in waiting if self._equal and now >= (rank.ended_at or now) + LEAVE]
         for rank in waiting:
             if rank is not self._main:
                 self._hidden |= processes.descendants(rank.pid)
@@ -233,7 +245,7 @@ class Supervisor:
         cause = self._cause()
         if cause is None:
             return Outcome(0, world)
-        told = cause.rank == 0 and cause.kind != "signal"
+        told = cause.rank == 0 and cause.kind != "signal" and not self._equal
         ended_by = cause.signal if told else None
         return Outcome(cause.code, world, None if told else cause, cause, ended_by)
 
@@ -252,7 +264,7 @@ class Supervisor:
     def _cause(self) -> Failure | None:
         """The failure that decided: main's own, else the first one of another rank that no other rank has caused."""
         main = self._main.failure
-        if main is not None and not main.peer_lost:
+        if main is not None and not main.peer_lost and not self._equal:
             return main
         failures = [rank.failure for rank in self._ranks if rank.failure is not None]
         failures.sort(key=lambda failure: (failure.peer_lost, failure.rank != 0 if failure.peer_lost else failure.time))

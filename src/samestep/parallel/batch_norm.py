@@ -1,25 +1,47 @@
 """Batch norm with the statistics of the global batch, as one device computes them.
 
-`torch.nn.functional.batch_norm` is replaced while Samestep runs; inside a region, in training mode, it combines the
-ranks' means and squared deviations (Chan et al. 1979, so that uneven shards are exact and nothing cancels) and goes
-on with torch's own kernels. The user's modules, their types and state_dict keys stay as they are.
-`torch.nn.SyncBatchNorm` does the same on CUDA only; this serves the CPU too.
+`torch.nn.functional.batch_norm` is replaced while Samestep runs; inside a region, in training mode, it normalises by
+the statistics of all ranks' rows. The user's modules, their types and state_dict keys stay as they are, and
+`torch.nn.SyncBatchNorm`, which comes here too where no process group is initialised, works on the CPU as well.
+
+With `--batchnorm local` each rank normalises by its own rows, without a word to the others. The running statistics
+are still those of the global batch, put together once per call of a region: what the script sees is whole.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch.autograd.function import once_differentiable
 
-from samestep import world
-from samestep.globalview import collectives
+from samestep import numerics, torch_private, world
+from samestep.globalview.placement import Shard
 from samestep.globalview.tensor import WHERE
+from samestep.parallel.batch_statistics import Statistics, combined, from_kernel, normalize, torch_batch_norm
 from samestep.parallel.stillness import own_reads
 
-_torch_batch_norm = F.batch_norm
+
+class _Update(NamedTuple):
+    """Running statistics that are still to take in a batch."""
+
+    running_mean: torch.Tensor
+    running_var: torch.Tensor
+    momentum: float
+    mine: Statistics
+
+
+class _State(threading.local):
+    #: Updates held back while a region runs in local mode; None: statistics are global.
+    held: list[_Update] | None = None
+    #: Values per channel of each batch norm in training mode, while a module is checked.
+    counts: list[int] | None = None
+
+
+_STATE = _State()
 
 
 def batch_norm(
@@ -33,98 +55,135 @@ def batch_norm(
     eps: float = 1e-5,
 ) -> torch.Tensor:
     """Takes the place of `torch.nn.functional.batch_norm`."""
-    if not (training and WHERE.region) or world.current().size == 1:
-        return _torch_batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
-    mean, var, count = _global_statistics(input)
-    if count <= 1:
-        raise ValueError(f"Expected more than 1 value per channel when training, got input size {input.size()}")
-    if running_mean is not None and running_var is not None:
-        with torch.no_grad():
-            running_mean.lerp_(mean.to(running_mean.dtype), momentum)
-            running_var.lerp_((var * (count / (count - 1))).to(running_var.dtype), momentum)
-    return collectives.apply(_Normalize, input, weight, bias, mean, var, count, eps)
+    if not (training and WHERE.region) or world.current().size == 1 or input.dim() < 2 or input.size(1) == 0:
+        if _STATE.counts is None:
+            return torch_batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+        with _counting(input, training):
+            return torch_batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+    if _STATE.held is not None:
+        return _by_own_rows(_STATE.held, input, running_mean, running_var, weight, bias, momentum, eps)
+    return _by_all_rows(input, running_mean, running_var, weight, bias, momentum, eps)
 
 
-def _other_dims(x: torch.Tensor) -> list[int]:
-    return [d for d in range(x.dim()) if d != 1]
-
-
-def _global_statistics(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Mean and biased variance per channel, and values per channel, of the global batch; float32 or wider."""
-    here = world.current()
-    with torch.no_grad():
-        wide = x.detach() if x.dtype in (torch.float32, torch.float64) else x.detach().float()
-        dims = _other_dims(wide)
-        count = wide.numel() // wide.size(1)
-        var, mean = torch.var_mean(wide, dims, correction=0)
-        mine = torch.cat([mean, var, mean.new_tensor([float(count)])])
-        everyone = here.all_gather(mine, 0, [mine.numel()] * here.size).view(here.size, -1).double()
-        channels = x.size(1)
-        means, variances, counts = everyone[:, :channels], everyone[:, channels:-1], everyone[:, -1:]
-        total = counts.sum()
-        global_mean = (means * counts).sum(0) / total
-        spread = ((variances + (means - global_mean) ** 2) * counts).sum(0) / total
-    with own_reads():
-        return global_mean.to(mean.dtype), spread.to(mean.dtype), int(total)
-
-
-class _Normalize(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: torch.Tensor,
-        weight: torch.Tensor | None,
-        bias: torch.Tensor | None,
-        mean: torch.Tensor,
-        var: torch.Tensor,
-        count: int,
-        eps: float,
-    ) -> torch.Tensor:
-        ctx.save_for_backward(x, weight, mean, var)
-        ctx.count, ctx.eps = count, eps
-        # In evaluation mode torch's kernel takes the statistics it is given.
-        return _torch_batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        x, weight, mean, var = ctx.saved_tensors
-        grad = grad.contiguous() if grad.stride() != x.stride() else grad
-        invstd = torch.rsqrt(var + ctx.eps)
-        # Sums over this rank's rows of grad and of grad · x̂, by torch's kernel: the gradients of bias and weight.
-        _, by_weight, by_bias = torch.ops.aten.native_batch_norm_backward(
-            grad, x, torch.ones_like(mean), mean, var, mean, invstd, False, ctx.eps, [False, True, True]
-        )
-        grad_x = (
-            _grad_input(ctx, grad, x, weight, mean, invstd, by_weight, by_bias) if ctx.needs_input_grad[0] else None
-        )
-        grad_weight = by_weight.to(weight.dtype) if weight is not None and ctx.needs_input_grad[1] else None
-        grad_bias = by_bias.to(weight.dtype if weight is not None else grad.dtype) if ctx.needs_input_grad[2] else None
-        return grad_x, grad_weight, grad_bias, None, None, None, None
-
-
-def _grad_input(
-    ctx: Any,
-    grad: torch.Tensor,
-    x: torch.Tensor,
+def _by_all_rows(
+    input: torch.Tensor,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
     weight: torch.Tensor | None,
-    mean: torch.Tensor,
-    invstd: torch.Tensor,
-    by_weight: torch.Tensor,
-    by_bias: torch.Tensor,
+    bias: torch.Tensor | None,
+    momentum: float,
+    eps: float,
 ) -> torch.Tensor:
-    """scale · (grad − mean(grad) − x̂ · mean(grad · x̂)), the means over the global batch, as a·grad + b·x + c."""
-    sums = world.current().all_reduce_(torch.cat([by_weight, by_bias]).to(mean.dtype)) / ctx.count
-    mean_grad_xhat, mean_grad = sums.split(mean.numel())
-    a = invstd if weight is None else invstd * weight.to(invstd.dtype)
-    b = -a * invstd * mean_grad_xhat
-    c = -a * mean_grad - b * mean
-    shape = [1, -1] + [1] * (x.dim() - 2)
-    a, b, c = (t.view(shape) for t in (a, b, c))
-    wide = x if x.dtype == a.dtype else x.to(a.dtype)
-    return torch.addcmul(c, wide, b).addcmul_(grad.to(a.dtype), a).to(x.dtype)
+    out, statistics = normalize(input, weight, bias, eps)
+    if _STATE.counts is not None:
+        with own_reads():
+            _STATE.counts.append(int(statistics.values))
+    if input.numel() // input.size(1) < 2:  # only then can there be too few; reading a number makes a GPU wait
+        with own_reads():
+            _refuse_single_values(input, int(statistics.values))
+    if running_mean is not None and running_var is not None:
+        _take_in(running_mean, running_var, momentum, statistics)
+    return out
+
+
+def _refuse_single_values(input: torch.Tensor, count: int) -> None:
+    if count == 1:
+        size = torch.Size([1 if d != 1 else n for d, n in enumerate(input.shape)])
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {size}")
+
+
+def _take_in(running_mean: torch.Tensor, running_var: torch.Tensor, momentum: float, batch: Statistics) -> None:
+    with torch.no_grad():
+        unbiased = batch.var * (batch.values / (batch.values - 1))
+        running_mean.lerp_(batch.mean.to(running_mean.dtype), momentum)
+        running_var.lerp_(unbiased.to(running_var.dtype), momentum)
+
+
+# ---------------------------------------------------------------------- statistics of the rank's own rows
+def _by_own_rows(
+    held: list[_Update],
+    input: torch.Tensor,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    momentum: float,
+    eps: float,
+) -> torch.Tensor:
+    if running_mean is None or running_var is None:
+        return torch_batch_norm(input, None, None, weight, bias, True, momentum, eps)
+    # Running statistics of their own, replaced altogether, are those of the batch: the kernel has them anyway.
+    mean, unbiased = torch.zeros_like(running_mean), torch.zeros_like(running_var)
+    out = torch_batch_norm(input, mean, unbiased, weight, bias, True, 1.0, eps)
+    held.append(_Update(running_mean, running_var, momentum, from_kernel(mean, unbiased, input)))
+    return out
+
+
+@contextmanager
+def region_statistics(placement: Shard) -> Iterator[None]:
+    """Around one call of a region: in local mode, the running statistics take in the global batch at its end.
+
+    A rank with a single row may have one value per channel, for which there are no statistics: such a batch is
+    normalised by the global ones.
+    """
+    if numerics.chosen().batchnorm != "local" or min(placement.sizes) < 2:
+        yield
+        return
+    before, _STATE.held = _STATE.held, []
+    try:
+        yield
+        _release(_STATE.held)
+    except torch_private.recomputation_stopped():  # checkpointing has all that it needs: an end, on every rank
+        _release(_STATE.held)
+        raise
+    finally:
+        _STATE.held = before
+
+
+@contextmanager
+def always_global() -> Iterator[None]:
+    """Within, also in local mode: statistics of the global batch, and none held back, as a check needs it."""
+    before, _STATE.held = _STATE.held, None
+    try:
+        yield
+    finally:
+        _STATE.held = before
+
+
+def _release(held: list[_Update]) -> None:
+    """Bring the running statistics up to date, all of one kind by one collective."""
+    kinds = dict.fromkeys((update.mine.mean.dtype, update.mine.mean.device) for update in held)
+    for kind in kinds:
+        updates = [update for update in held if (update.mine.mean.dtype, update.mine.mean.device) == kind]
+        for update, batch in zip(updates, combined([update.mine for update in updates]), strict=True):
+            _take_in(update.running_mean, update.running_var, update.momentum, batch)
+
+
+# ---------------------------------------------------------------------- the check
+@contextmanager
+def counted() -> Iterator[list[int]]:
+    """Within: how many values per channel each batch norm in training mode had, of the global batch.
+
+    A batch norm whose input is not the batch (prototypes, a table) would count every rank's copy of it.
+    """
+    before, _STATE.counts = _STATE.counts, []
+    try:
+        yield _STATE.counts
+    finally:
+        _STATE.counts = before
+
+
+@contextmanager
+def _counting(input: torch.Tensor, training: bool) -> Iterator[None]:
+    counts, _STATE.counts = _STATE.counts, None  # where functions are watched, torch's comes back to ours
+    try:
+        if counts is not None and training and input.dim() > 1:
+            counts.append(input.numel() // max(1, input.size(1)))
+        yield
+    finally:
+        _STATE.counts = counts
 
 
 def install() -> None:
-    """Let batch norm inside regions be global."""
+    """Let batch norm inside regions be global, or as was chosen."""
     F.batch_norm = batch_norm

@@ -14,18 +14,22 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
-from samestep import world
+from samestep import numerics, world
 from samestep.globalview.placement import Shard
-from samestep.globalview.tensor import WHERE, GlobalTensor
+from samestep.globalview.tensor import WHERE
 from samestep.nest import map_tensors, skeleton, tensors
-from samestep.parallel.stillness import deterministic_random, restored
+from samestep.parallel import batch_norm
+from samestep.parallel.draws import Draws
+from samestep.parallel.entering import ANY_WAY, Entering
+from samestep.parallel.in_step import in_step
+from samestep.parallel.restoring import restored, without_closed_gates
+from samestep.parallel.stillness import deterministic_random
 
 #: Rows per rank in the check: two, so that an operation over the batch has something to couple.
 CHECK_ROWS = 2
@@ -49,6 +53,10 @@ class Plan:
     layouts: tuple[Layout, ...] = ()
     #: Whether the module drew random numbers while it was checked.
     draws: bool = False
+    #: With `--exact-random`: how what it draws follows the rows.
+    drawn: Draws | None = None
+    #: How its arguments are taken into the region.
+    way: Entering = ANY_WAY
 
     def describe(self) -> str:
         """One phrase for the report."""
@@ -63,14 +71,14 @@ class _Fits:
     draws: bool
 
 
-def decide(module: nn.Module, args: Any, kwargs: Any, placement: Shard, enter: Callable[[Any, Shard], Any]) -> Plan:
-    """Run the check; the same plan on every rank. `enter` gives the arguments as the region would see them."""
+def decide(module: nn.Module, args: Any, kwargs: Any, placement: Shard, way: Entering) -> Plan:
+    """Run the check; the same plan on every rank. `way` gives the arguments as the region would see them."""
     few = Shard(placement.dim, tuple(min(CHECK_ROWS, n) for n in placement.sizes))
     # Every rank's outcome is looked at before anything is decided: all must go the same way.
-    everyone = world.current().all_gather_objects(_try_rows(module, args, kwargs, placement, few, enter))
+    everyone = world.current().all_gather_objects(_try_rows(module, args, kwargs, placement, few, way))
     if any(isinstance(o, str) for o in everyone) and few.sizes != placement.sizes:
         # Perhaps the module insists on its batch size: look at the whole batch instead.
-        everyone = world.current().all_gather_objects(_try_rows(module, args, kwargs, placement, placement, enter))
+        everyone = world.current().all_gather_objects(_try_rows(module, args, kwargs, placement, placement, way))
     reasons = [o for o in everyone if isinstance(o, str)]
     if reasons:
         return Plan(False, reasons[0])
@@ -78,29 +86,35 @@ def decide(module: nn.Module, args: Any, kwargs: Any, placement: Shard, enter: C
     if layouts is None:
         return Plan(False, "its outputs do not keep the rows in one dimension")
     draws = any(isinstance(o, _Fits) and o.draws for o in everyone)
-    return Plan(True, "", layouts, draws)
+    return Plan(True, "", layouts, draws, way=way)
 
 
-def _try_rows(
-    module: nn.Module, args: Any, kwargs: Any, placement: Shard, few: Shard, enter: Callable[[Any, Shard], Any]
-) -> _Fits | str:
+def _try_rows(module: nn.Module, args: Any, kwargs: Any, placement: Shard, few: Shard, way: Entering) -> _Fits | str:
     """What fits on this rank; or why the module cannot be split."""
-    local, whole = _samples(args, kwargs, placement, few, enter)
+    local, whole = samples(args, kwargs, placement, few, way)
     cut = _quiet_run(module, local, inside=True)
     full = _quiet_run(module, whole, inside=False)
     # All ranks must go the same way from here, whatever happened on this one.
     errors = world.current().all_gather_objects(cut.error or full.error)
-    first = next((e for e in errors if e), None)
+    first = min((e for e in errors if e), key=lambda e: e.startswith("PeerEnded"), default=None)
     if first is not None:
         return f"on a few rows there was {first}"
-    coarsest = _coarsest([*module.parameters(), *module.buffers(), *tensors(local)])
+    if cut.norms != full.norms:
+        return "a batch norm in it does not see each row of the batch once"
+    if cut.python != full.python:
+        return "how much it draws from Python's or NumPy's random numbers depends on the number of rows"
+    least = coarsest([*module.parameters(), *module.buffers(), *tensors(local)])
     for name, buffer in full.buffers.items():
         mine = cut.buffers.get(name)
-        if mine is not None and not (buffer.shape == mine.shape and _close(mine, buffer, coarsest)):
+        if mine is not None and not (buffer.shape == mine.shape and close(mine, buffer, least)):
             return f"its buffer `{name}` takes in the whole batch"
+    for name in (*full.changed, *cut.changed):
+        mine, all_ = cut.changed.get(name), full.changed.get(name)
+        if mine is None or all_ is None or not (all_.shape == mine.shape and close(mine, all_, least)):
+            return f"it keeps in its attribute `{name}` what depends on the batch"
     if skeleton(cut.output) != skeleton(full.output):
         return "what it returns besides tensors depends on the number of rows"
-    fitting = _compare(_detached(cut.output), _detached(full.output), few, coarsest)
+    fitting = _compare(_detached(cut.output), _detached(full.output), few, least)
     return fitting if isinstance(fitting, str) else _Fits(fitting, cut.draws or full.draws)
 
 
@@ -108,24 +122,12 @@ def _detached(output: Any) -> list[torch.Tensor]:
     return [t.detach() for t in tensors(output)]
 
 
-def _samples(
-    args: Any, kwargs: Any, placement: Shard, few: Shard, enter: Callable[[Any, Shard], Any]
-) -> tuple[Any, Any]:
+def samples(args: Any, kwargs: Any, placement: Shard, few: Shard, way: Entering) -> tuple[Any, Any]:
     """The check's arguments: a few rows of this rank, and the same rows of all ranks."""
     here = world.current()
-    rows = sum(placement.sizes)
     mine = few.sizes[here.rank]
 
-    def batch_dim(tensor: torch.Tensor) -> int | None:
-        if type(tensor) is GlobalTensor:
-            p = tensor._placement
-            if isinstance(p, Shard) and p.total == rows:
-                return p.dim
-        if tensor.dim() and tensor.size(0) == rows and not isinstance(tensor, nn.Parameter):
-            return 0
-        return None
-
-    dims = [batch_dim(t) for t in tensors((args, kwargs))]
+    dims = [way.row_dim(t, placement) for t in tensors((args, kwargs))]
     order = iter(dims)
 
     def shorten(tensor: torch.Tensor) -> torch.Tensor:
@@ -137,19 +139,26 @@ def _samples(
         dim = next(order)
         return tensor.clone() if dim is None else here.all_gather(tensor, dim, few.sizes)
 
-    local = map_tensors(shorten, enter((args, kwargs), placement))
+    local = map_tensors(shorten, way.detached((args, kwargs), placement))
     order = iter(dims)
     return local, map_tensors(lengthen, local)
 
 
 @dataclass
 class _Ran:
-    """One run of the check: outputs, an exception or another obstacle as a short text, buffers, whether it drew."""
+    """One run of the check: outputs, an exception or another obstacle as a short text, buffers, whether it drew.
+
+    `norms` has the values per channel that each batch norm saw, `python` where Python's and NumPy's streams stood,
+    `changed` the tensors that it keeps in attributes.
+    """
 
     output: Any = None
     error: str | None = None
     buffers: dict[str, torch.Tensor] = field(default_factory=dict)
     draws: bool = False
+    norms: list[int] = field(default_factory=list)
+    python: bytes = b""
+    changed: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 def _quiet_run(module: nn.Module, arguments: Any, *, inside: bool) -> _Ran:
@@ -158,14 +167,24 @@ def _quiet_run(module: nn.Module, arguments: Any, *, inside: bool) -> _Ran:
     WHERE.region += inside
     try:
         quiet = contextlib.redirect_stdout(io.StringIO())
-        with torch.no_grad(), restored(module) as kept, deterministic_random(module) as seen, quiet:
+        with (
+            in_step(),
+            torch.no_grad(),
+            without_closed_gates(module),
+            restored(module) as changes,
+            deterministic_random(module) as seen,
+            batch_norm.counted() as norms,
+            quiet,
+        ):
             output = module(*args, **kwargs)
             buffers = {name: b.detach().clone() for name, b in module.named_buffers()}
         if seen.reads:
             return _Ran(error="a number that it reads off its batch, which may decide what it does")
-        if kept:
-            return _Ran(error=f"an attribute `{kept[0]}` that it keeps for later")
-        return _Ran(output, None, buffers, seen.draws)
+        if changes.kept:
+            return _Ran(error=f"an attribute `{changes.kept[0]}` that it keeps for later")
+        if seen.generator and not numerics.chosen().exact_random:
+            return _Ran(error="random numbers from a generator of its own, which is alike on all ranks")
+        return _Ran(output, None, buffers, seen.draws, norms, seen.python, changes.tensors)
     except Exception as error:
         return _Ran(error=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
     finally:
@@ -173,26 +192,24 @@ def _quiet_run(module: nn.Module, arguments: Any, *, inside: bool) -> _Ran:
 
 
 # ---------------------------------------------------------------------- comparing
-def _compare(
-    cut: list[torch.Tensor], whole: list[torch.Tensor], few: Shard, coarsest: float
-) -> list[list[Layout]] | str:
+def _compare(cut: list[torch.Tensor], whole: list[torch.Tensor], few: Shard, least: float) -> list[list[Layout]] | str:
     if not whole:
         return "it returns no tensor"
     if len(cut) != len(whole):
         return "it returns another number of tensors for fewer rows"
     fitting = []
     for position, (part, full) in enumerate(zip(cut, whole, strict=True)):
-        layouts = _fitting(part, full, few, coarsest)
+        layouts = _fitting(part, full, few, least)
         if not layouts:
             where = f"output {position}" if len(whole) > 1 else "its output"
             if full.dim() == 0:
                 return f"{where} is a scalar over the batch"
-            return f"{where} of a row depends on the other rows of the batch"
+            return f"{where} is not made row by row"
         fitting.append(layouts)
     return fitting
 
 
-def _fitting(part: torch.Tensor, full: torch.Tensor, few: Shard, coarsest: float) -> list[Layout]:
+def _fitting(part: torch.Tensor, full: torch.Tensor, few: Shard, least: float) -> list[Layout]:
     if part.dim() != full.dim() or part.dtype != full.dtype:
         return []
     here = world.current()
@@ -205,9 +222,9 @@ def _fitting(part: torch.Tensor, full: torch.Tensor, few: Shard, coarsest: float
             continue
         if part.shape[:dim] != full.shape[:dim] or part.shape[dim + 1 :] != full.shape[dim + 1 :]:
             continue
-        if _close(part, full.narrow(dim, per_row * few.offset, per_row * mine), coarsest):
+        if close(part, full.narrow(dim, per_row * few.offset, per_row * mine), least):
             found.append(Layout("rows", dim, per_row))
-    if part.shape == full.shape and full.dim() > 0 and _close(part, full, coarsest):
+    if part.shape == full.shape and full.dim() > 0 and close(part, full, least):
         found.append(Layout("constant"))
     return found
 
@@ -222,17 +239,20 @@ _TOLERANCE = {
 }
 
 
-def _coarsest(values: list[torch.Tensor]) -> float:
+def coarsest(values: list[torch.Tensor]) -> float:
     """The tolerance of the least precise dtype that goes in: a double computed from floats is no better than they."""
     return max((_TOLERANCE.get(v.dtype, 0.0) for v in values), default=0.0)
 
 
-def _close(a: torch.Tensor, b: torch.Tensor, coarsest: float) -> bool:
+def close(a: torch.Tensor, b: torch.Tensor, least: float) -> bool:
+    """Whether two tensors are equal to rounding, `least` being the coarsest tolerance of what they come from."""
     if a.layout is not torch.strided:
         return False
     if not (a.dtype.is_floating_point or a.dtype.is_complex):
         return torch.equal(a, b)
-    tolerance = max(coarsest, _TOLERANCE.get(a.dtype, 1e-4))
+    if b.numel() and bool(b.isnan().all()):
+        return False  # proves nothing
+    tolerance = max(least, _TOLERANCE.get(a.dtype, 1e-4))
     finite = b[torch.isfinite(b)] if b.numel() else b
     scale = float(finite.abs().max()) if finite.numel() else 1.0
     return torch.allclose(a, b, rtol=tolerance, atol=tolerance * scale, equal_nan=True)

@@ -8,154 +8,55 @@ Gradients are copied into flat buckets in the order in which backward produces t
 backward goes on. The remaining ones follow when backward ends, in an order that is the same on every rank.
 `torch.nn.parallel.DistributedDataParallel` works alike and is the yardstick; it is not used because it refuses or
 gets wrong several forwards per backward, branches that differ between ranks, and parameters shared by two modules.
+
+A sum may also be owed: after `with model.no_sync():`, and after a backward that raised in the middle, gradients hold
+the rank's own part. What is owed is paid by the next backward that reaches the same parameters, or when somebody looks
+at the gradient of any tensor, whichever comes first.
 """
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
 from samestep import torch_private, world
-from samestep.ledger import LEDGER
-
-#: Bytes per bucket. The first is small, so that communication starts early; as DDP's defaults.
-FIRST_BUCKET_BYTES = 1 << 20
-BUCKET_BYTES = 25 << 20
-#: Every so many backward passes the parameters themselves are compared between the ranks.
-COMPARE_EVERY = 50
-#: Elements from which an operation of its own costs less than a second pass over the memory.
-_SMALL = 1 << 13
+from samestep.globalview import autograd
+from samestep.globalview.autograd import RUNNING
+from samestep.parallel.bucket import Bucket, grouped
 
 
-class Bucket:
-    """Parameters whose gradients travel together; one dtype, one device."""
+class _Pass:
+    """One backward: the buckets that take part, in the order in which they are summed."""
 
-    def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
-        self.parameters = [weakref.ref(p) for p in parameters]
-        self.numels = [p.numel() for p in parameters]
-        self.dtype, self.device = parameters[0].dtype, parameters[0].device
-        self.waiting = len(parameters)
-        self.fired: set[int] = set()
-        self.late: list[int] = []
-        self.flat: torch.Tensor | None = None
-        self.work: Any = None
-        self.rounds = 0
-        self.norm: torch.Tensor | None = None
+    def __init__(self) -> None:
+        self.buckets: list[Bucket] = []
+        self.started = 0
 
-    def reset(self) -> None:
-        """Forget the backward before."""
-        self.waiting = len(self.parameters)
-        self.fired.clear()
-        self.late.clear()
-        self.flat = self.work = None
-
-    def mark(self, slot: int) -> None:
-        """Parameter `slot` has its gradient."""
-        if self.work is not None:
-            self.late.append(slot)  # a second accumulation after the bucket left (reentrant checkpointing)
-        elif slot not in self.fired:
-            self.fired.add(slot)
-            self.waiting -= 1
-
-    def start(self) -> None:
-        """Copy the gradients in and start the sum.
-
-        Behind the gradients there is one number per parameter: how many ranks have a gradient for it at all. One
-        without any on every rank keeps `grad` None, as on one device. The last number is now and then the norm of
-        the parameters, to find ranks that have drifted apart.
-        """
-        owners = [ref() for ref in self.parameters]
-        grads = [None if p is None else p.grad for p in owners]
-        tail = torch.ones(len(grads) + 1, dtype=self.dtype, device=self.device)
-        parts: list[torch.Tensor] = []
-        for i, (p, g) in enumerate(zip(owners, grads, strict=True)):
-            if g is not None and not g.is_sparse:
-                parts.append(g.detach())
-            else:
-                parts.append(
-                    torch.zeros(self.numels[i] if p is None else p.shape, dtype=self.dtype, device=self.device)
-                )
-                tail[i] = 0
-        self.norm = self._norm_now([p for p in owners if p is not None])
-        if self.norm is not None:
-            tail[-1] = self.norm
-        self.flat = torch_private.flatten([*parts, tail])
-        self.work = world.current().start_bucket_sum(self.flat)
-        LEDGER.reduced_bytes += self.flat.numel() * self.flat.element_size()
-
-    def _norm_now(self, owners: list[torch.Tensor]) -> torch.Tensor | None:
-        self.rounds += 1
-        if self.rounds % COMPARE_EVERY != 1 or self.dtype not in (torch.float32, torch.float64) or not owners:
-            return None
-        norms = torch._foreach_norm([p.detach() for p in owners])
-        total: torch.Tensor = torch.stack([n.to(self.dtype) for n in norms]).norm()
-        return total
-
-    def _compare(self, total: torch.Tensor) -> None:
-        """Raise if the norms of the parameters are not the same on every rank."""
-        if self.norm is None:
-            return
-        mine, mean = float(self.norm), float(total) / world.current().size
-        if abs(mine - mean) > 1e-5 * abs(mean):
-            raise RuntimeError(
-                f"The parameters of a module are no longer the same on every rank (norm {mine:.9g} on rank "
-                f"{world.current().rank}, {mean:.9g} on average). Possible reasons: a hook that changes gradients "
-                "with numbers of one rank, an optimizer step that only some ranks took, random numbers in the update "
-                "that are not drawn from torch's default generator."
-            )
-
-    def finish(self) -> None:
-        """Wait for the sum and write the mean into `grad`."""
-        here = world.current()
-        here.finish_sum(self.work)
-        flat = self.flat
-        assert flat is not None
-        owners = [ref() for ref in self.parameters]
-        pieces = list(flat.split([*self.numels, len(self.numels) + 1]))
-        self._compare(pieces[-1][-1])
-        missing = [i for i, p in enumerate(owners) if p is None or p.grad is None]
-        counts = pieces[-1].tolist() if missing else None
-        targets, sources = [], []
-        for i, p in enumerate(owners):
-            if p is None or i in self.late or (p.grad is not None and p.grad.is_sparse):
-                continue
-            if p.grad is None:
-                if counts is None or counts[i] == 0:
-                    continue
-                p.grad = torch.empty_like(p)
-            targets.append(p.grad.detach())
-            sources.append(pieces[i].view(p.shape))
-        _write_means(targets, sources, here.size)
-        for i in self.late:
-            p = owners[i]
-            if p is not None and p.grad is not None:
-                with torch.no_grad():
-                    p.grad.copy_(here.all_reduce_(p.grad.detach().clone()).div_(here.size))
-
-
-def _write_means(targets: list[torch.Tensor], sums: list[torch.Tensor], ranks: int) -> None:
-    """`target = sum / ranks` for each pair, in one pass over large tensors, in one call for many small ones."""
-    small = [(t, s) for t, s in zip(targets, sums, strict=True) if t.numel() < _SMALL]
-    for target, total in zip(targets, sums, strict=True):
-        if target.numel() >= _SMALL:
-            torch.div(total, ranks, out=target)
-    if small:
-        torch._foreach_copy_([t for t, _ in small], [s for _, s in small])
-        torch._foreach_div_([t for t, _ in small], ranks)
+    def start_ready(self) -> None:
+        """Start the full buckets, in order, like DDP: so ranks whose gradients arrive in different orders agree."""
+        while self.started < len(self.buckets) and self.buckets[self.started].waiting == 0:
+            self.buckets[self.started].start()
+            self.started += 1
 
 
 class Reducer:
-    """All buckets of a rank and the backward that is under way."""
+    """All buckets of a rank and the backward passes that are under way."""
 
     def __init__(self) -> None:
         # By identity: tensors compare element by element, so they cannot be keys themselves.
         self._slots: dict[int, tuple[Bucket, int]] = {}
-        self._active: list[Bucket] = []
-        self._started = 0
-        self._task: int | None = None
+        #: By graph task: a checkpointed block that is computed again has a backward of its own within another.
+        self._passes: dict[int, _Pass] = {}
+        #: Backward passes that raised, whose sums are half started.
+        self._torn: list[_Pass] = []
+        #: Buckets whose gradients are the rank's own part, in the same order on every rank.
+        self._owed: list[Bucket] = []
+        #: For each `no_sync` around us, the parameters that it is for.
+        self._deferring: list[set[int]] = []
 
     def owns(self, tensor: torch.Tensor) -> bool:
         """Whether `tensor` is a parameter that gets gradients from inside regions."""
@@ -165,7 +66,7 @@ class Reducer:
         """The buckets of these parameters; new ones are made for parameters not seen before."""
         parameters = [p for p in parameters if p.requires_grad]
         fresh = [p for p in parameters if id(p) not in self._slots]
-        for group in _grouped(reversed(fresh)):
+        for group in grouped(reversed(fresh)):
             bucket = Bucket(group)
             for slot, p in enumerate(group):
                 self._slots[id(p)] = (bucket, slot)
@@ -180,70 +81,176 @@ class Reducer:
     # ------------------------------------------------------------------ during backward
     def activate(self, buckets: list[Bucket]) -> None:
         """A region's outputs got their gradient: its buckets take part in this backward, on every rank."""
+        if not RUNNING.accumulates:
+            return  # torch.autograd.grad: no parameter's `grad` changes
         task = torch_private.current_graph_task()
-        if task != self._task:
-            # A new backward; one that raised before its end left nothing to keep.
-            self._task = task
-            self._active = []
-            self._started = 0
-            torch_private.after_backward(self._flush)
+        current = self._passes.get(task)
+        if current is None:
+            if self._torn:
+                self._settle()
+            current = self._passes[task] = _Pass()
+            torch_private.after_backward(lambda: self._flush(task))
         for bucket in buckets:
-            if not any(bucket is b for b in self._active):
-                bucket.reset()
-                self._active.append(bucket)
+            if bucket.active:
+                continue
+            if self._is_deferred(bucket):
+                self._owe([bucket])
+                continue
+            bucket.reset()
+            bucket.active = True
+            current.buckets.append(bucket)
+
+    def _is_deferred(self, bucket: Bucket) -> bool:
+        return any(id(p) in ids for ids in self._deferring for ref in bucket.parameters if (p := ref()) is not None)
 
     def _arrived(self, parameter: torch.Tensor) -> None:
         entry = self._slots.get(id(parameter))
-        if entry is None or self._task is None:
+        if entry is None or not self._passes:
             return
         bucket, slot = entry
         bucket.mark(slot)
-        self._start_ready()
+        for running in self._passes.values():
+            running.start_ready()
 
-    def _start_ready(self) -> None:
-        # In order, like DDP: ranks whose gradients arrive in different orders still start the same sums.
-        while self._started < len(self._active) and self._active[self._started].waiting == 0:
-            self._active[self._started].start()
-            self._started += 1
+    def _flush(self, task: int) -> None:
+        done = self._passes.pop(task, None)
+        if done is None:
+            return
+        _sum(done.buckets, done.started)
+        if self._owed:
+            self._owed = [b for b in self._owed if not any(b is other for other in done.buckets)]
+            self._watch()
 
-    def _flush(self) -> None:
-        active, started = self._active, self._started
-        self._active, self._started, self._task = [], 0, None
-        for bucket in active[started:]:
-            bucket.start()
-        for bucket in active:
-            bucket.finish()
-            self._add_sparse(bucket)
-            bucket.reset()
+    # ------------------------------------------------------------------ owed sums
+    @contextlib.contextmanager
+    def deferred(self, parameters: Iterable[torch.Tensor]) -> Iterator[None]:
+        """Within: backward leaves the sums for these parameters' buckets owed."""
+        self._deferring.append({id(p) for p in parameters})
+        try:
+            yield
+        finally:
+            self._deferring.pop()
 
-    def _add_sparse(self, bucket: Bucket) -> None:
-        """Sparse gradients (embeddings): gather every rank's rows. The parameters' layouts agree on all ranks."""
+    def backward_raised(self) -> None:
+        """The outermost backward ended by an exception. Nothing is sent: perhaps it ends this rank alone."""
+        self._torn.extend(self._passes.values())
+        self._passes.clear()
+        self._watch()
+
+    def _settle(self) -> None:
+        """Bring the sums that a backward which raised has started to an end, on every rank as many."""
         here = world.current()
-        for ref in bucket.parameters:
-            p = ref()
-            if p is None or p.grad is None or not p.grad.is_sparse:
-                continue
-            grad = p.grad.coalesce()
-            counts = here.all_gather(torch.tensor([grad._nnz()]), 0, [1] * here.size).tolist()
-            indices = here.all_gather(grad.indices(), 1, counts)
-            values = here.all_gather(grad.values(), 0, counts) / here.size
-            p.grad = torch.sparse_coo_tensor(indices, values, grad.shape).coalesce()
+        torn, self._torn = self._torn, []
+        mine = torch.tensor([t.started for t in torn])
+        everyone = here.all_gather(mine, 0, [len(torn)] * here.size).view(here.size, -1)
+        for unfinished, most in zip(torn, everyone.max(0).values.tolist(), strict=True):
+            for number, bucket in enumerate(unfinished.buckets[:most]):
+                if number >= unfinished.started:
+                    bucket.start()
+                here.finish_sum(bucket.work)
+            for bucket in unfinished.buckets:
+                bucket.reset()
+            self._owe(unfinished.buckets)
+
+    def _owe(self, buckets: list[Bucket]) -> None:
+        self._owed.extend(b for b in buckets if not any(b is other for other in self._owed))
+        self._watch()
+
+    def pay(self) -> None:
+        """Do the sums that are owed. Collective."""
+        if self._torn:
+            self._settle()
+        owed, self._owed = self._owed, []
+        for bucket in owed:
+            bucket.reset()
+        _sum(owed, 0)
+        self._watch()
+
+    def _watch(self) -> None:
+        """Let gradients be looked at through `_looked_at` as long as something is owed."""
+        _GRADIENTS.watched_by(self if self._owed or self._torn else None)
+
+    def looked_at(self) -> None:
+        """Somebody reads a gradient."""
+        if torch_private.current_graph_task() == -1:
+            with _GRADIENTS.unwatched():
+                self.pay()
 
 
-def _grouped(parameters: Iterable[torch.nn.Parameter]) -> list[list[torch.nn.Parameter]]:
-    """Parameters in buckets of one dtype and device; a bucket is closed when it has reached its size."""
-    groups: list[list[torch.nn.Parameter]] = []
-    filling: dict[Any, tuple[list[torch.nn.Parameter], int]] = {}
-    for p in parameters:
-        key = (p.dtype, p.device)
-        group, size = filling.get(key, ([], 0))
-        if not group:
-            groups.append(group)
-        group.append(p)
-        size += p.numel() * p.element_size()
-        limit = FIRST_BUCKET_BYTES if group is groups[0] else BUCKET_BYTES
-        filling[key] = ([], 0) if size >= limit else (group, size)
-    return groups
+def _sum(buckets: list[Bucket], started: int) -> None:
+    """Sum the gradients of buckets, of which the first `started` are under way."""
+    for bucket in buckets[started:]:
+        bucket.start()
+    for bucket in buckets:
+        bucket.finish()
+        _add_sparse(bucket)
+        bucket.reset()
 
 
+def _add_sparse(bucket: Bucket) -> None:
+    """Sparse gradients (embeddings): gather every rank's rows. The parameters' layouts agree on all ranks."""
+    here = world.current()
+    for ref in bucket.parameters:
+        p = ref()
+        if p is None or p.grad is None or not p.grad.is_sparse:
+            continue
+        grad = p.grad.coalesce()
+        counts = here.all_gather(torch.tensor([grad._nnz()]), 0, [1] * here.size).tolist()
+        indices = here.all_gather(grad.indices(), 1, counts)
+        values = here.all_gather(grad.values(), 0, counts) / here.size
+        p.grad = torch.sparse_coo_tensor(indices, values, grad.shape).coalesce()
+
+
+class _Gradients:
+    """`torch.Tensor.grad`, replaced while a sum is owed, so that it is paid before anybody sees a gradient."""
+
+    def __init__(self) -> None:
+        self._usual: Any = None
+        self._watcher: Reducer | None = None
+
+    def watched_by(self, watcher: Reducer | None) -> None:
+        if watcher is self._watcher:
+            return
+        self._watcher = watcher
+        tensor: Any = torch.Tensor
+        if watcher is None:
+            self._put_back()
+            return
+        usual = self._usual = tensor.__dict__.get("grad")
+        inherited: Any = torch._C.TensorBase.__dict__["grad"]
+        read = inherited.__get__ if usual is None else usual.__get__
+
+        def get(value: torch.Tensor) -> Any:
+            watcher.looked_at()
+            return read(value)
+
+        write = usual or inherited
+        tensor.grad = property(get, write.__set__, write.__delete__)
+
+    def _put_back(self) -> None:
+        tensor: Any = torch.Tensor
+        if self._usual is None:
+            del tensor.grad
+        else:
+            tensor.grad = self._usual
+
+    @contextlib.contextmanager
+    def unwatched(self) -> Iterator[None]:
+        """Within: gradients are read as they are."""
+        watcher = self._watcher
+        self.watched_by(None)
+        try:
+            yield
+        except BaseException:
+            self.watched_by(watcher)
+            raise
+
+
+_GRADIENTS = _Gradients()
 REDUCER = Reducer()
+
+
+def install() -> None:
+    """Let backward passes report to the reducer."""
+    autograd.takes_region_gradients = REDUCER.owns
+    autograd.backward_raised = REDUCER.backward_raised

@@ -23,10 +23,15 @@ from samestep.globalview.placement import Shard, Whole
 from samestep.globalview.tensor import WHERE, GlobalTensor, node_name, shard_whole
 from samestep.ledger import LEDGER
 from samestep.nest import map_tensors, tensors
-from samestep.parallel import agreement, streams
+from samestep.notice import notice_once
+from samestep.parallel import agreement, devices, exact_random, streams
+from samestep.parallel.bucket import Bucket
 from samestep.parallel.check import Plan, decide
-from samestep.parallel.reducer import REDUCER, Bucket
+from samestep.parallel.entering import ways
+from samestep.parallel.exact_random import Call
+from samestep.parallel.reducer import REDUCER
 from samestep.parallel.survey import MANY_FORMS, form_of, survey
+from samestep.parallel.visit import Visit
 
 _original_call = nn.Module.__call__
 
@@ -38,9 +43,20 @@ class _Known:
         self.plans: dict[Any, Plan] = {}
         self.signature: Any = None
         self.buckets: list[Bucket] = []
-        self.has_state = any(True for _ in module.parameters()) or any(True for _ in module.buffers())
+        # A wrapper is never a region itself: it deals out rows and gathers, its module is the region.
+        wrapper = isinstance(module, nn.DataParallel) or "_samestep_wrapper" in module.__dict__
+        self.has_state = not wrapper and any(True for _ in (*module.parameters(), *module.buffers()))
         self.agreed = False
         self.needs_true_gradients = False
+        self._parts: dict[int, weakref.ref[nn.Module]] = {}
+
+    def keep(self, form: Any, plan: Plan, module: nn.Module) -> None:
+        """Remember the plan, until a module below is freed: another may come to lie at its address."""
+        plans = self.plans
+        for part in module.modules():
+            if part is not module and id(part) not in self._parts:
+                self._parts[id(part)] = weakref.ref(part, lambda _: plans.clear())
+        plans[form] = plan
 
 
 _KNOWN: weakref.WeakKeyDictionary[nn.Module, _Known] = weakref.WeakKeyDictionary()
@@ -53,6 +69,9 @@ def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     if WHERE.region:
         return _original_call(module, *args, **kwargs)
     lead = _lead(args, kwargs)
+    if lead is not None and torch_private.inside_transform():  # of torch.func: nothing may be exchanged within
+        args, kwargs = map_tensors(_made_whole, (args, kwargs))
+        return _original_call(module, *args, **kwargs)
     if lead is None or isinstance(module, nn.modules.loss._Loss):
         LEDGER.whole_calls += lead is None
         if lead is None:  # rows taken from a batch are whole: plain tensors are faster inside
@@ -69,6 +88,10 @@ def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     whole = type(tensor) is GlobalTensor and isinstance(tensor._placement, Whole)
     return tensor.whole() if whole else tensor  # type: ignore[attr-defined]
+
+
+def _made_whole(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.whole("torch.func") if type(tensor) is GlobalTensor else tensor
 
 
 def _lead(args: Any, kwargs: Any) -> GlobalTensor | None:
@@ -93,19 +116,45 @@ def _run(module: nn.Module, known: _Known, args: Any, kwargs: Any, lead: GlobalT
         agreement.make_equal(module, name_of(module))
         known.agreed = True
     seen = survey(module)
-    if seen.hooked or (torch.is_grad_enabled() and not _refresh_buckets(seen.parameters, known)):
-        LEDGER.regions[f"{name_of(module)} ({_mode(module)})"] = "opened: hooks of the script's look inside"
+    if seen.hooked:
+        _record(module, Plan(False, "hooks of the script's look inside"))
+        return _open(module, args, kwargs)
+    if torch.is_grad_enabled() and not _refresh_buckets(seen.parameters, known):
+        _record(module, Plan(False, "its parameters are computed by the script or have hooks"))
         return _open(module, args, kwargs)
     coarse = len(known.plans) >= MANY_FORMS
-    form = (seen.structure, form_of(args, coarse), form_of(kwargs, coarse))
+    rows = placement.total
+    form = (seen.structure, form_of(args, rows, coarse), form_of(kwargs, rows, coarse))
     plan = known.plans.get(form)
     if plan is None:
-        plan = decide(module, args, kwargs, placement, lambda nest, place: enter(nest, place, detached=True))
-        known.plans[form] = plan
-        LEDGER.regions[f"{name_of(module)} ({_mode(module)})"] = plan.describe()
+        plan = _decided(module, args, kwargs, placement, seen.parameters)
+        known.keep(form, plan, module)
+        _record(module, plan)
     if not plan.split:
         return _open(module, args, kwargs)
     return _split(module, known, plan, args, kwargs, placement)
+
+
+def _decided(module: nn.Module, args: Any, kwargs: Any, placement: Shard, parameters: list[nn.Parameter]) -> Plan:
+    """The plan for calls like this one: the first way to take the arguments that the check agrees to."""
+    devices.refuse_several(name_of(module), parameters)
+    agreement.require_equal_arguments((args, kwargs), name_of(module))
+    plans = []
+    for way in ways((args, kwargs), placement):
+        plan = decide(module, args, kwargs, placement, way)
+        plan = exact_random.confirmed(plan, Call(module, args, kwargs, placement, way))
+        if plan.split:
+            return plan
+        plans.append(plan)
+    return plans[0]
+
+
+def _record(module: nn.Module, plan: Plan) -> None:
+    """Note the plan for the report; one that opens the module that the script called is said aloud, once."""
+    name = name_of(module)
+    LEDGER.regions[f"{name} ({_mode(module)})"] = plan.describe()
+    if not plan.split and module not in _NAMES:
+        notice_once(f"{name} is opened: {plan.reason}. Its parts are split; `--explain` shows how.")
 
 
 def _mode(module: nn.Module) -> str:
@@ -119,14 +168,10 @@ def _open(module: nn.Module, args: Any, kwargs: Any) -> Any:
 
 
 def _split(module: nn.Module, known: _Known, plan: Plan, args: Any, kwargs: Any, placement: Shard) -> Any:
-    local_args, local_kwargs = enter((args, kwargs), placement)
+    local_args, local_kwargs = plan.way((args, kwargs), placement)
     LEDGER.region_calls += 1
-    WHERE.region += 1
-    try:
-        with streams.own_stream(plan.draws):
-            output = _original_call(module, *local_args, **local_kwargs)
-    finally:
-        WHERE.region -= 1
+    learn = exact_random.learner(plan, Call(module, args, kwargs, placement, plan.way))
+    output = Visit(placement, plan.drawn, learn).run(_original_call, module, *local_args, **local_kwargs)
     return leave(output, plan, placement, known.buckets, name_of(module))
 
 
@@ -172,31 +217,6 @@ def _dealt_anew(module: nn.Module, args: Any, kwargs: Any, placement: Shard) -> 
 
 
 # ---------------------------------------------------------------------- the border
-def enter(nest: Any, placement: Shard, *, detached: bool = False) -> Any:
-    """Arguments as the region sees them: plain tensors, the batch's ones cut to the rank's rows."""
-    rows = sum(placement.sizes)
-    tracking = torch.is_grad_enabled() and not detached
-
-    def cut_in(tensor: torch.Tensor, dim: int) -> torch.Tensor:
-        local = collectives.cut(tensor, Shard(dim, placement.sizes), view=True)
-        return collectives.apply(collectives.CrossIn, local, 1) if tracking and local.requires_grad else local
-
-    def take(tensor: torch.Tensor) -> torch.Tensor:
-        if type(tensor) is GlobalTensor:
-            p = tensor._placement
-            if isinstance(p, Shard) and p.sizes == placement.sizes:
-                local = tensor._local
-                return collectives.apply(collectives.CrossIn, local, 1) if tracking and local.requires_grad else local
-            tensor = tensor.whole("argument of a module")
-            if isinstance(p, Shard) and p.total == rows:  # the same rows, dealt otherwise
-                return cut_in(tensor, p.dim)
-        if tensor.dim() and tensor.size(0) == rows and not isinstance(tensor, nn.Parameter):
-            return cut_in(tensor, 0)
-        return collectives.apply(collectives.WholeIn, tensor) if tracking and tensor.requires_grad else tensor
-
-    return map_tensors(take, nest)
-
-
 def leave(output: Any, plan: Plan, placement: Shard, buckets: list[Bucket], name: str) -> Any:
     """The region's outputs as the script sees them."""
     layouts = iter(plan.layouts)
@@ -219,14 +239,23 @@ def leave(output: Any, plan: Plan, placement: Shard, buckets: list[Bucket], name
             )
         origin = node_name(tensor)
         if tensor.requires_grad and torch.is_grad_enabled():
-            tensor = collectives.apply(collectives.CrossOut, tensor, 1, lambda: REDUCER.activate(buckets))
+            tensor = collectives.apply(collectives.CrossOut, tensor, 1, lambda: _gradient_goes_in(buckets))
         shape = list(tensor.shape)
         shape[place.dim] = sum(sizes)
         result = GlobalTensor(tensor, place, shape)
         result._origin = origin
         return result
 
-    return map_tensors(give, output)
+    given = map_tensors(give, output)
+    if any(layout != plan.layouts[0] for layout in layouts):
+        raise RuntimeError(f"{name} returned fewer tensors than at its first call; it cannot be split safely.")
+    return given
+
+
+def _gradient_goes_in(buckets: list[Bucket]) -> None:
+    """Backward comes to a region, on every rank."""
+    streams.keep_alike_in_backward()
+    REDUCER.activate(buckets)
 
 
 class _LeaveConstant(torch.autograd.Function):
@@ -242,7 +271,7 @@ class _LeaveConstant(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        REDUCER.activate(ctx.buckets)
+        _gradient_goes_in(ctx.buckets)
         return grad, None
 
 

@@ -1,8 +1,10 @@
-"""Running a module without consequences: randomness made deterministic, what it changed put back."""
+"""Running a module with its randomness made deterministic, and watching what it reads off its batch."""
 
 from __future__ import annotations
 
-import random
+import os
+import pickle
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,9 +12,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from samestep.nest import tensors
+from samestep import torch_private
+from samestep.parallel.compiled import uncompiled
+from samestep.parallel.streams import all_states, kept_streams, same_state, torch_state
 
 #: Names of ATen operations that draw, and the value that stands for every draw. What is drawn must not depend on how
 #: many rows there are, else a module with dropout would seem to couple its rows.
@@ -38,7 +43,12 @@ _CONSTANTS = {
     "log_normal_": 1.1,
     "cauchy_": 0.2,
     "geometric_": 1,
+    "binomial": 1,
+    "_standard_gamma": 0.8,
+    "_sample_dirichlet": 0.4,
 }
+#: Those of them that torch does not tag as random.
+_UNTAGGED = {"random_", "binomial", "_sample_dirichlet"}
 
 
 def _reads(func: Any, args: Any) -> bool:
@@ -54,10 +64,15 @@ def _reads(func: Any, args: Any) -> bool:
 
 @dataclass
 class Seen:
-    """Whether a module read numbers off its batch, and whether it drew random ones."""
+    """Whether a module read numbers off its batch, and whether it drew random ones, also from a generator of its own.
+
+    `python` says, after a run, where Python's and NumPy's streams stood then.
+    """
 
     reads: bool = False
     draws: bool = False
+    generator: bool = False
+    python: bytes = b""
 
 
 _ours = 0
@@ -74,32 +89,77 @@ def own_reads() -> Iterator[None]:
         _ours -= 1
 
 
+_DISTRIBUTIONS = os.path.join("torch", "distributions", "")
+
+
+def _only_validates() -> bool:
+    """Whether a distribution of torch's is checking its arguments: a rank whose rows are bad raises, as one device."""
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name in ("__init__", "_validate_sample") and _DISTRIBUTIONS in code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
+
+
+class _Validations(TorchFunctionMode):
+    """`one_hot` reads its smallest and largest class only to raise, if it is told how many there are."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.nn.functional.one_hot and kwargs.get("num_classes", args[1] if len(args) > 1 else -1) > 0:
+            with own_reads():
+                return func(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
 class _Deterministic(TorchDispatchMode):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         # Parameters and buffers are the same on every rank: reading them decides the same everywhere.
         self.known = {t.data_ptr() for t in (*module.parameters(), *module.buffers())}
         self.seen = Seen()
+        #: Where generators of the module's own stood.
+        self.generators: dict[torch.Generator, torch.Tensor] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not _ours and _reads(func, args) and args[0].data_ptr() not in self.known:
+        if not _ours and _reads(func, args) and args[0].data_ptr() not in self.known and not _only_validates():
             self.seen.reads = True
-        if torch.Tag.nondeterministic_seeded not in func.tags:
-            return func(*args, **kwargs)
+        if torch_private.is_composite(func):  # in inference mode torch hands these on undivided
+            with self:
+                return torch_private.run_composite(func, args, kwargs)
         name = func.overloadpacket.__name__
-        before = _streams()
+        if torch.Tag.nondeterministic_seeded not in func.tags and name not in _UNTAGGED:
+            return func(*args, **kwargs)
+        before = torch_state()
+        own = self._is_own(kwargs.get("generator"))
         result = func(*args, **kwargs)
         # Only what really draws counts: dropout with p=0 does not, and must leave the script's stream alone.
-        drew = not all(torch.equal(a, b) for a, b in zip(before, _streams(), strict=True))
+        drew = own or not same_state(before, torch_state())
         self.seen.draws = self.seen.draws or drew
         if drew and name == "native_dropout":
             return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
-        if drew and name in ("dropout", "feature_dropout", "alpha_dropout"):
-            return args[0].clone()
+        if drew and name.startswith("rrelu_with_noise"):
+            return _leaky(func, *args[:2])
         if name in _CONSTANTS and isinstance(result, torch.Tensor):
             return result.fill_(_CONSTANTS[name])
         return result
+
+    def _is_own(self, generator: torch.Generator | None) -> bool:
+        if generator is None or generator is torch.default_generator:
+            return False
+        self.seen.generator = True
+        self.generators.setdefault(generator, generator.get_state())
+        return True
+
+
+def _leaky(func: Any, x: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    """What stands for a leaky ReLU with random slopes: one with a fixed slope."""
+    slope = torch.where(x > 0, 1.0, 0.25).to(x.dtype)
+    noise.copy_(slope)
+    return x.mul_(slope) if func.overloadpacket.__name__.endswith("_") else x * slope
 
 
 @contextmanager
@@ -108,91 +168,15 @@ def deterministic_random(module: nn.Module) -> Iterator[Seen]:
 
     Gives notes on what the module did.
     """
-    python = random.getstate()
-    numpy = _numpy_state()
     mode: Any = _Deterministic(module)
-    with torch.random.fork_rng(devices=_cuda_devices()), mode:
-        yield mode.seen
-    random.setstate(python)
-    if numpy is not None:
-        import numpy as np
-
-        np.random.set_state(numpy)
-
-
-def _streams() -> list[torch.Tensor]:
-    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in _cuda_devices())]
-
-
-def _cuda_devices() -> list[int]:
-    return [torch.cuda.current_device()] if torch.cuda.is_available() and torch.cuda.is_initialized() else []
-
-
-def _numpy_state() -> Any:
     try:
-        import numpy as np
-    except ImportError:
-        return None
-    return np.random.get_state()
-
-
-def _copied(value: Any) -> Any:
-    return type(value)(value) if type(value) in (list, dict, set) else value
-
-
-@contextmanager
-def restored(module: nn.Module) -> Iterator[list[str]]:
-    """After: buffers have their values, and modules the attributes, that they had before.
-
-    Gives a list that names, at the end, the attributes with tensors or numbers that the module had changed: what it
-    keeps for later would be one rank's own.
-    """
-    attributes = [(m, {key: _copied(value) for key, value in m.__dict__.items()}) for m in module.modules()]
-    buffers = [(b, b.detach().clone()) for b in module.buffers()]
-    changed: list[str] = []
-    try:
-        yield changed
+        with kept_streams(), uncompiled():
+            before = torch_state()
+            with mode, _Validations():
+                yield mode.seen
+            # Also what operations drew that torch does not call random (`random_`, `binomial`).
+            mode.seen.draws = mode.seen.draws or not same_state(before, torch_state())
+            mode.seen.python = pickle.dumps(all_states()[1:])
     finally:
-        for m, before in attributes:
-            changed.extend(_changed(m.__dict__, before))
-            _put_back_attributes(m.__dict__, before)
-        with torch.no_grad():
-            for buffer, before_value in buffers:
-                buffer.copy_(before_value)
-
-
-def _changed(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
-    names = []
-    for key, value in now.items():
-        old = before.get(key)
-        if key in ("_buffers", "_parameters", "_modules") or value is old:
-            continue
-        if isinstance(value, (int, float)):
-            if value != old:
-                names.append(key)
-        elif [id(t) for t in tensors(value)] != [id(t) for t in tensors(old)]:
-            names.append(key)
-    return names
-
-
-def _put_back_attributes(now: dict[str, Any], before: dict[str, Any]) -> None:
-    for key in list(now):
-        if key not in before:
-            del now[key]
-    for key, value in before.items():
-        current = now.get(key)
-        if current is value:
-            continue
-        if type(current) is type(value) and type(value) in (list, dict, set):
-            _refill(current, value)
-        else:
-            now[key] = value
-
-
-def _refill(container: Any, contents: Any) -> None:
-    """Give a container its contents back without replacing the object, which others may hold."""
-    container.clear()
-    if isinstance(container, list):
-        container.extend(contents)
-    else:
-        container.update(contents)
+        for generator, state in mode.generators.items():
+            generator.set_state(state)

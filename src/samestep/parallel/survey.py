@@ -9,6 +9,7 @@ from torch import nn
 
 from samestep.globalview.placement import Shard
 from samestep.globalview.tensor import GlobalTensor
+from samestep.parallel.entering import long_as_batch
 
 
 class Survey(NamedTuple):
@@ -38,7 +39,7 @@ def survey(module: nn.Module) -> Survey:
             continue
         seen.add(id(m))
         own = m.__dict__
-        structure.append((id(m), own["training"], id(own["forward"]) if "forward" in own else 0))
+        structure.append((id(m), own.get("training"), id(own["forward"]) if "forward" in own else 0))
         if not type(m).__module__.startswith("torch.nn."):
             # Flags of the script's classes; numbers change at every call where they count something.
             structure.append(tuple([value for value in own.values() if type(value) is bool or type(value) is str]))
@@ -71,20 +72,21 @@ def _from_torch(hook: Any) -> bool:
 MANY_FORMS = 16
 
 
-def form_of(nest: Any, coarse: bool = False) -> Any:
+def form_of(nest: Any, rows: int, coarse: bool = False) -> Any:
     """What a call's arguments look like, as far as it may change what the module does: one plan for each form.
 
-    Flags, strings and integers count by value, `coarse` only flags: a time step or a caption takes many.
+    Flags, strings and integers count by value, `coarse` only flags: a time step or a caption takes many. Of a tensor
+    it counts which dimensions are as long as the batch of `rows` rows, since those may be the rows.
     """
     kind = type(nest)
     if kind is GlobalTensor and isinstance(nest._placement, Shard):
-        return nest.dim(), nest.dtype, nest._placement.dim
+        return nest.dim(), nest.dtype, nest._placement.dim, nest._placement.total == rows
     if isinstance(nest, torch.Tensor):
-        return nest.dim(), nest.dtype
+        return nest.dim(), nest.dtype, long_as_batch(nest, rows)
     if kind is bool or nest is None or (not coarse and (kind is str or kind is int)):
         return nest
     if kind is tuple or kind is list:
-        return tuple([form_of(value, coarse) for value in nest])
+        return tuple([form_of(value, rows, coarse) for value in nest])
     if kind is dict:
-        return tuple([(str(key), form_of(value, coarse)) for key, value in nest.items()])
+        return tuple([(str(key), form_of(value, rows, coarse)) for key, value in nest.items()])
     return kind

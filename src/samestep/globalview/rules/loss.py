@@ -16,8 +16,9 @@ import torch.nn.functional as F
 from samestep import torch_private, world
 from samestep.globalview import collectives
 from samestep.globalview.census import census_of
+from samestep.globalview.means import mean_of
 from samestep.globalview.placement import Shard
-from samestep.globalview.tensor import RULES, GlobalTensor, made_whole, mean_of, node_name, numel_of, partial
+from samestep.globalview.tensor import RULES, GlobalTensor, made_whole, node_name, numel_of, partial
 
 #: Mean over every element of the (equally shaped) input and target.
 _ELEMENTWISE = (

@@ -87,25 +87,25 @@ def layer_norm(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return batched(func, args, kwargs) if args and args[0].dim() > len(shape) else NotImplemented
 
 
-def pairs(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """`F.cosine_similarity` and `F.pairwise_distance` of tensors whose rows lie alike."""
-    if len(args) < 2 or not all(type(a) is GlobalTensor for a in args[:2]):
-        return NotImplemented
-    x, y = args[:2]
-    placement = _rows_first(x)
-    if placement is None or y._placement is not placement or x._shape != y._shape or len(x._shape) < 2:
-        return NotImplemented
-    if func is F.cosine_similarity:
-        dim = args[2] if len(args) > 2 else kwargs.get("dim", 1)
-        if not isinstance(dim, int) or dim % len(x._shape) == 0:
-            return NotImplemented
-    return wrap_at(func(x._local, y._local, *args[2:], **kwargs), placement, 0)
-
-
 def one_hot(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """`F.one_hot` with a given number of classes."""
     classes = args[1] if len(args) > 1 else kwargs.get("num_classes", -1)
     return batched(func, args, kwargs) if args and classes > 0 else NotImplemented
+
+
+def between_rows(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """`cosine_similarity` and `pairwise_distance` of two tensors with the same rows, over another dimension."""
+    if len(args) < 2 or not (type(args[0]) is type(args[1]) is GlobalTensor) or args[0].shape != args[1].shape:
+        return NotImplemented
+    first, second = args[:2]
+    placement = _rows_first(first)
+    if placement is None or second._placement != placement or first.dim() < 2:
+        return NotImplemented
+    if func.__name__ == "cosine_similarity":
+        dim = args[2] if len(args) > 2 else kwargs.get("dim", 1)
+        if not isinstance(dim, int) or not -first.dim() <= dim < first.dim() or dim % first.dim() == 0:
+            return NotImplemented
+    return wrap_at(func(first._local, second._local, *args[2:], **kwargs), placement, 0)
 
 
 def dropout(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -204,7 +204,7 @@ def install() -> None:
     register(pad, "pad")
     register(layer_norm, "layer_norm")
     register(one_hot, "one_hot")
-    register(pairs, "cosine_similarity pairwise_distance")
+    register(between_rows, "cosine_similarity pairwise_distance")
     register(dropout, "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout")
     register(like, _LIKE)
     register(random_like, _RANDOM_LIKE)

@@ -12,7 +12,7 @@ import torch
 from samestep import world
 from samestep.globalview.census import pass_on
 from samestep.globalview.fallback import fallback
-from samestep.globalview.placement import Partial, Shard
+from samestep.globalview.placement import WHOLE, Partial, Shard
 from samestep.globalview.plans import remember
 from samestep.globalview.rules.registry import register
 from samestep.globalview.tensor import GlobalTensor, numel_of, partial, shard_whole, sharded
@@ -265,11 +265,29 @@ def join(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return wrap_at(local, placement, placement.dim + (stacking and dim <= placement.dim))
 
 
+def _take_over(x: GlobalTensor, other: torch.Tensor) -> None:
+    """Let this object stand for what `other`, a view of it, stands for: `x.unsqueeze_(0)` and its kind."""
+    if x._local.requires_grad and x._local.is_leaf and torch.is_grad_enabled():
+        raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
+    x._quotient = x._seen = x._census = None
+    if type(other) is not GlobalTensor:
+        x._local, x._placement, x._shape, x._source = other, WHOLE, other.shape, None
+        return
+    source = other._source
+    if source is not None and source[0] is x:
+        # Across ranks: a view of the tensor as it was, which lives on without a name.
+        before = GlobalTensor(x._local, x._placement, x._shape)
+        before._source = x._source
+        source = (before, *source[1:])
+    x._local, x._placement, x._shape = other._local, other._placement, other._shape
+    x._source = source
+
+
 def view_in_place(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """`x.unsqueeze_(0)` and its kind: the object becomes the view of itself that the other form gives."""
     if type(args[0]) is not GlobalTensor:
         return NotImplemented
-    args[0].take_over(getattr(torch.Tensor, func.__name__[:-1])(*args, **kwargs))
+    _take_over(args[0], getattr(torch.Tensor, func.__name__[:-1])(*args, **kwargs))
     return args[0]
 
 

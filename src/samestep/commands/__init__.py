@@ -1,0 +1,1 @@
+"""The commands besides `run`, one module each. None of them imports torch."""

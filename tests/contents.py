@@ -188,8 +188,8 @@ def differing(truth: Any, other: Any, same_text: Callable[[str, str], bool], tol
     return "" if type(truth) is type(other) else "another kind of content"
 
 
-#: A tensor this much smaller than the largest in its file may be rounding noise as a whole: the momentum of a bias before
-#: batch norm, whose gradient is zero.
+#: A tensor this much smaller than the largest in its file may be rounding noise as a whole: the momentum of a bias
+#: before batch norm, whose gradient is zero.
 _NOISE = 0.1
 
 

@@ -277,7 +277,6 @@ print(accelerator.process_index, accelerator.num_processes, accelerator.gather(t
 """
 
 
-@pytest.mark.frameworks
 @pytest.mark.parametrize("more", ["", ", nproc_per_node=2"])
 def test_ignite(shop: Workshop, more: str) -> None:
     pytest.importorskip("ignite")
@@ -286,7 +285,6 @@ def test_ignite(shop: Workshop, more: str) -> None:
     same_lines(truth, shop.run("script.py"))
 
 
-@pytest.mark.frameworks
 @pytest.mark.parametrize(
     "more",
     [
@@ -303,7 +301,6 @@ def test_lightning(shop: Workshop, more: str) -> None:
     same_lines(shop.plain("script.py"), shop.run("script.py"))
 
 
-@pytest.mark.frameworks
 @pytest.mark.conformance
 def test_fabric(shop: Workshop) -> None:
     pytest.importorskip("lightning")
@@ -311,7 +308,6 @@ def test_fabric(shop: Workshop) -> None:
     same_lines(shop.plain("script.py"), shop.run("script.py"))
 
 
-@pytest.mark.frameworks
 @pytest.mark.conformance
 def test_accelerate_with_the_variables_of_torchrun(shop: Workshop) -> None:
     pytest.importorskip("accelerate")
@@ -321,7 +317,6 @@ def test_accelerate_with_the_variables_of_torchrun(shop: Workshop) -> None:
     assert (alone.code, alone.out) == (0, "0 1 [1.0]\n")
 
 
-@pytest.mark.frameworks
 def test_a_failure_inside_lightning_shows_the_users_frames(shop: Workshop) -> None:
     pytest.importorskip("lightning")
     source = LIGHTNING.replace("MORE", 'strategy="ddp", devices=2')

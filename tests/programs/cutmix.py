@@ -21,7 +21,7 @@ np.random.seed(60)
 x = torch.rand(54, 3, 8, 8)
 y = x.mean(dim=(2, 3)).argmax(1)
 loader = DataLoader(TensorDataset(x, y), batch_size=10, shuffle=True)
-model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 3))
+model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.GELU(), nn.Flatten(), nn.Linear(288, 3))
 criterion = nn.CrossEntropyLoss()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9)
 

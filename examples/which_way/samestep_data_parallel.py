@@ -1,0 +1,26 @@
+"""`samestep.DataParallel(model, device_ids=[1, 3])`: on two GPUs that the script chooses.
+
+samestep run samestep_data_parallel.py weights.pt             # GPUs 1 and 3, as the script says
+samestep run --devices cpu:2 samestep_data_parallel.py weights.pt
+"""
+
+import torch
+from task import BATCH, CUDA, datasets, finish, loss_of, network, optimizer_of
+from torch.utils.data import DataLoader
+
+import samestep
+
+device = "cuda" if CUDA else "cpu"
+train, test = datasets()
+model = samestep.DataParallel(network().to(device), device_ids=[1, 3] if CUDA else None)
+optimizer = optimizer_of(model)
+for x, y in DataLoader(train, batch_size=BATCH):
+    optimizer.zero_grad()
+    loss_of(model, x.to(device), y.to(device)).backward()
+    optimizer.step()
+right = seen = 0
+with torch.no_grad():
+    for x, y in DataLoader(test, batch_size=BATCH):
+        right += (model(x.to(device)).argmax(dim=1) == y.to(device)).sum().item()
+        seen += y.size(0)
+finish(model.module, right, seen)

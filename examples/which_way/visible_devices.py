@@ -1,0 +1,28 @@
+"""CUDA_VISIBLE_DEVICES set in the script, with the numbers of nvidia-smi, before torch is imported.
+
+samestep run visible_devices.py weights.pt                    # GPUs 1 and 3, as the script says
+"""
+
+import os
+
+os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+os.environ["CUDA_VISIBLE_DEVICES"] = "1,3"
+
+import torch
+from task import BATCH, CUDA, datasets, finish, loss_of, network, optimizer_of
+from torch.utils.data import DataLoader
+
+device = "cuda" if CUDA else "cpu"
+train, test = datasets()
+model = network().to(device)
+optimizer = optimizer_of(model)
+for x, y in DataLoader(train, batch_size=BATCH):
+    optimizer.zero_grad()
+    loss_of(model, x.to(device), y.to(device)).backward()
+    optimizer.step()
+right = seen = 0
+with torch.no_grad():
+    for x, y in DataLoader(test, batch_size=BATCH):
+        right += (model(x.to(device)).argmax(dim=1) == y.to(device)).sum().item()
+        seen += y.size(0)
+finish(model, right, seen)

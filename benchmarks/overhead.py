@@ -133,8 +133,7 @@ def measure(case: Case, rounds: int, device: torch.device) -> Outcome:
     model = case.model().to(device)
     twin = copy.deepcopy(model)
     whole = [
-        (torch.randn(rows, *case.shape, device=device), torch.randint(0, 10, (rows,), device=device))
-        for _ in range(4)
+        (torch.randn(rows, *case.shape, device=device), torch.randint(0, 10, (rows,), device=device)) for _ in range(4)
     ]
     split = [(samestep.shard(x), samestep.shard(y)) for x, y in whole]
     mine = [(samestep.local(x).clone(), samestep.local(y).clone()) for x, y in split]

@@ -13,7 +13,7 @@ import torch.distributed
 
 from samestep import ledger, notice, numerics, replica, torch_private, world
 from samestep.data import loader
-from samestep.globalview import autograd, rules
+from samestep.globalview import autograd, rules, transforms
 from samestep.groups import make_groups
 from samestep.launch import device_hooks
 from samestep.launch.context import RankContext
@@ -26,7 +26,6 @@ _DEFAULT = Numerics()
 
 # Typed loosely: torch's stubs leave out the process groups and stores that are made here directly.
 dist: Any = torch.distributed
-
 
 
 def run_rank(
@@ -63,6 +62,7 @@ def _start(context: RankContext, choice: Numerics) -> None:
     numerics.choose(choice)
     rules.install()
     autograd.install()
+    transforms.install()
     region.install()
     batch_norm.install()
     visit.install()

@@ -16,7 +16,6 @@ from samestep.errors import SamestepError
 _NEEDED = {
     "torch.autograd.Variable._execution_engine.queue_callback": "gradient reduction at the end of backward",
     "torch._C._current_graph_task_id": "telling one backward from the next",
-    "torch._C.DisableTorchFunctionSubclass": "reading a wrapper's own sizes (since torch 2.0)",
     "torch.Tensor._make_wrapper_subclass": "GlobalTensor",
     "torch.distributed.ProcessGroupGloo": "process groups that the script does not see",
     "torch.Tensor._backward_hooks": "finding parameters with hooks of the script's",
@@ -30,6 +29,20 @@ _NEEDED = {
     "torch._C._dispatch_has_kernel_for_dispatch_key": "random numbers drawn for the whole batch",
     "torch.utils.checkpoint._StopRecomputationError": "running statistics in checkpointed modules",
 }
+
+
+#: Shorter ways where this torch has them; without them the public function is called.
+mse_loss: Callable[..., torch.Tensor] | None = getattr(torch._C._nn, "mse_loss", None)
+cross_entropy: Callable[..., torch.Tensor] | None = getattr(torch._C._nn, "cross_entropy_loss", None)
+
+
+def no_modes() -> int:
+    """Where torch cannot say how many function modes are on, there may be one."""
+    return 1
+
+
+#: How many modes of the script's (`torch.overrides.TorchFunctionMode`) are on.
+function_modes: Callable[[], int] = getattr(torch._C, "_len_torch_function_stack", no_modes)
 
 
 def _find(path: str) -> Any:

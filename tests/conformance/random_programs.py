@@ -1,55 +1,107 @@
 """Random small programs over whole, sharded and partial values: the same values, gradients and errors as plain.
 
-Run under Samestep: `samestep run --devices cpu:3 random_programs.py [--programs K] [--first SEED] [--trace]`.
-A program is a list of 10 to 25 operations drawn from `OPERATIONS`, applied to values made so far, then a scalar loss
-and a backward. It is run once on plain tensors and once with some of its inputs sharded, evenly, unevenly or with an
-empty shard. Prints a line per failing seed and a summary; exits with 1 if there was any failure.
+Run under Samestep: `samestep run --devices cpu:3 random_programs.py [--programs K] [--shrink] [--trace]`.
+A program is a list of 10 to 30 operations drawn by hypothesis from `OPERATIONS`, applied to values made so far, then a
+scalar loss and a backward. It is run once on plain tensors and once with some of its inputs sharded, evenly, unevenly
+or with an empty shard. Hypothesis runs on every rank and draws the same there (`derandomize`); the ranks agree on each
+verdict, so they also shrink a failing program alike (with `--shrink`: that stops by the clock, so a rank could be left
+waiting). Prints the program that failed, or the number that did not; exits with 1 if one did.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
 import sys
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 import samestep
 
+T = TypeVar("T")
 Values = list[torch.Tensor]
 ROWS, COLUMNS = 7, 4
+
+
+class Tape:
+    """Choices: drawn at the first run of a program, repeated at the second.
+
+    Kept by operation, so that one that raises half-way does not shift the choices of those that follow.
+    """
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self._recorded: list[list[Any]] = []
+        self._operation = self._position = -1
+        self._repeating = False
+
+    def rewind(self) -> None:
+        """From now on the same again."""
+        self._operation, self._repeating = -1, True
+
+    def next_operation(self) -> None:
+        """What follows are the choices of another operation."""
+        self._operation += 1
+        self._position = 0
+        if not self._repeating:
+            self._recorded.append([])
+
+    def _next(self, draw: Callable[[], Any]) -> Any:
+        taken = self._recorded[self._operation]
+        self._position += 1
+        if self._position > len(taken):
+            taken.append(draw())
+        return taken[self._position - 1]
+
+    def randrange(self, start: int, stop: int | None = None) -> int:
+        """As `random.Random.randrange`."""
+        low, high = (0, start) if stop is None else (start, stop)
+        if low >= high:
+            raise ValueError("nothing to choose from")
+        return int(self._next(lambda: self._source.randrange(low, high)))
+
+    def random(self) -> float:
+        """As `random.Random.random`."""
+        return float(self._next(self._source.random))
+
+    def choice(self, sequence: Sequence[T]) -> T:
+        """As `random.Random.choice`."""
+        if not sequence:
+            raise IndexError("nothing to choose from")
+        return sequence[self.randrange(len(sequence))]
 
 
 def matrices(values: Values) -> Values:
     return [v for v in values if v.dim() == 2]
 
 
-def pick(rng: random.Random, values: Values) -> torch.Tensor:
+def pick(rng: Tape, values: Values) -> torch.Tensor:
     return rng.choice(values)
 
 
-def binary(name: str) -> Callable[[random.Random, Values], torch.Tensor]:
-    def apply(rng: random.Random, values: Values) -> torch.Tensor:
+def binary(name: str) -> Callable[[Tape, Values], torch.Tensor]:
+    def apply(rng: Tape, values: Values) -> torch.Tensor:
         result: torch.Tensor = getattr(torch, name)(pick(rng, values), pick(rng, values))
         return result
 
     return apply
 
 
-def unary(name: str, *args: Any, **kwargs: Any) -> Callable[[random.Random, Values], torch.Tensor]:
-    def apply(rng: random.Random, values: Values) -> torch.Tensor:
+def unary(name: str, *args: Any, **kwargs: Any) -> Callable[[Tape, Values], torch.Tensor]:
+    def apply(rng: Tape, values: Values) -> torch.Tensor:
         result = getattr(torch.Tensor, name)(pick(rng, values), *args, **kwargs)
         return result if isinstance(result, torch.Tensor) else result[0]
 
     return apply
 
 
-def chosen_dim(name: str, keepdim: bool | None = None) -> Callable[[random.Random, Values], torch.Tensor]:
-    def apply(rng: random.Random, values: Values) -> torch.Tensor:
+def chosen_dim(name: str, keepdim: bool | None = None) -> Callable[[Tape, Values], torch.Tensor]:
+    def apply(rng: Tape, values: Values) -> torch.Tensor:
         x = pick(rng, [v for v in values if v.dim() > 0])
         dim = rng.randrange(-x.dim(), x.dim())
         kwargs = {} if keepdim is None else {"keepdim": keepdim}
@@ -59,14 +111,14 @@ def chosen_dim(name: str, keepdim: bool | None = None) -> Callable[[random.Rando
     return apply
 
 
-def scaled(rng: random.Random, values: Values) -> torch.Tensor:
+def scaled(rng: Tape, values: Values) -> torch.Tensor:
     x, number = pick(rng, values), rng.choice([2.0, 0.5, -1.5, 3])
     return rng.choice(
         [lambda: x * number, lambda: number * x, lambda: x / number, lambda: x + number, lambda: number - x]
     )()
 
 
-def in_place(rng: random.Random, values: Values) -> torch.Tensor:
+def in_place(rng: Tape, values: Values) -> torch.Tensor:
     x = pick(rng, values).clone()
     y = pick(rng, [v for v in values if v.dim() <= x.dim()])
     what = rng.randrange(5)
@@ -83,7 +135,7 @@ def in_place(rng: random.Random, values: Values) -> torch.Tensor:
     return x
 
 
-def indexed(rng: random.Random, values: Values) -> torch.Tensor:
+def indexed(rng: Tape, values: Values) -> torch.Tensor:
     x = pick(rng, matrices(values))
     what = rng.randrange(8)
     if what == 0:
@@ -104,7 +156,7 @@ def indexed(rng: random.Random, values: Values) -> torch.Tensor:
     return x[x > 0]
 
 
-def written(rng: random.Random, values: Values) -> torch.Tensor:
+def written(rng: Tape, values: Values) -> torch.Tensor:
     x = pick(rng, matrices(values)).clone()
     what = rng.randrange(5)
     if what == 0:
@@ -120,7 +172,7 @@ def written(rng: random.Random, values: Values) -> torch.Tensor:
     return x
 
 
-def shaped(rng: random.Random, values: Values) -> torch.Tensor:
+def shaped(rng: Tape, values: Values) -> torch.Tensor:
     x = pick(rng, values)
     what = rng.randrange(7)
     if what == 0:
@@ -138,7 +190,7 @@ def shaped(rng: random.Random, values: Values) -> torch.Tensor:
     return x.expand(2, *x.shape)
 
 
-def joined(rng: random.Random, values: Values) -> torch.Tensor:
+def joined(rng: Tape, values: Values) -> torch.Tensor:
     x = pick(rng, [v for v in values if v.dim() > 0])
     alike = [v for v in values if v.shape == x.shape]
     parts = [x, pick(rng, alike)]
@@ -146,14 +198,14 @@ def joined(rng: random.Random, values: Values) -> torch.Tensor:
     return torch.cat(parts, dim) if rng.random() < 0.5 else torch.stack(parts, dim)
 
 
-def product(rng: random.Random, values: Values) -> torch.Tensor:
+def product(rng: Tape, values: Values) -> torch.Tensor:
     x, y = pick(rng, matrices(values)), pick(rng, matrices(values))
     if x.size(1) == y.size(0):
         return x @ y
     return x @ y.t() if x.size(1) == y.size(1) else x.t() @ y
 
 
-def loss_of(rng: random.Random, values: Values) -> torch.Tensor:
+def loss_of(rng: Tape, values: Values) -> torch.Tensor:
     x = pick(rng, matrices(values))
     what = rng.randrange(4)
     if what == 0:
@@ -165,7 +217,7 @@ def loss_of(rng: random.Random, values: Values) -> torch.Tensor:
     return F.binary_cross_entropy_with_logits(x, (x.detach() > 0).float())
 
 
-OPERATIONS: list[Callable[[random.Random, Values], torch.Tensor]] = [
+OPERATIONS: list[Callable[[Tape, Values], torch.Tensor]] = [
     *[binary(n) for n in ("add", "sub", "mul", "maximum")],
     *[
         unary(n)
@@ -177,37 +229,35 @@ OPERATIONS: list[Callable[[random.Random, Values], torch.Tensor]] = [
 ]
 
 
-def inputs(seed: int, sharded: bool) -> tuple[Values, Values]:
+def inputs(rng: Tape, sharded: bool) -> tuple[Values, Values]:
     """Leaves that take gradients, and the values that the program starts from."""
-    generator = torch.Generator().manual_seed(seed)
+    rng.next_operation()
+    generator = torch.Generator().manual_seed(rng.randrange(1000))
     leaves = [torch.randn(n, generator=generator).requires_grad_() for n in ((ROWS, COLUMNS),) * 3]
     leaves += [torch.randn(n, generator=generator).requires_grad_() for n in ((COLUMNS, COLUMNS), (COLUMNS,), ())]
     values: Values = [leaf * 1.0 for leaf in leaves]
-    if sharded:
-        rng = random.Random(seed)
-        ranks = samestep.world_size()
-        even = samestep.world.current().split(ROWS)
-        patterns = [even, even, (0, *[1] * (ranks - 2), ROWS - ranks + 2), (ROWS - ranks + 1, *[1] * (ranks - 1))]
-        for i in range(3):
-            if i == 0 or rng.random() < 0.5:
-                values[i] = samestep.shard(values[i], 0, rng.choice(patterns))
+    ranks = samestep.world_size()
+    even = samestep.world.current().split(ROWS)
+    patterns = [even, even, (0, *[1] * (ranks - 2), ROWS - ranks + 2), (ROWS - ranks + 1, *[1] * (ranks - 1))]
+    for i in range(3):
+        chosen, pattern = i == 0 or rng.random() < 0.5, rng.choice(patterns)
+        if sharded and chosen:
+            values[i] = samestep.shard(values[i], 0, pattern)
     return leaves, values
 
 
-def run(seed: int, sharded: bool, trace: bool = False) -> Any:
+def run(rng: Tape, sharded: bool, trace: bool = False) -> Any:
     """What the program computes: every value, and the gradients; or the type of its error."""
-    leaves, values = inputs(seed, sharded)
-    rng = random.Random(seed + 1)
-    torch.manual_seed(seed)
+    leaves, values = inputs(rng, sharded)
+    torch.manual_seed(5)
     outcome: list[Any] = []
-    for _ in range(rng.randint(10, 25)):
+    rng.next_operation()
+    for _ in range(10 + rng.randrange(21)):
+        rng.next_operation()
         operation = rng.choice(OPERATIONS)
-        state = rng.getstate()
         try:
             result = operation(rng, values)
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
-            rng.setstate(state)
-            rng.random()
             outcome.append(type(error).__name__)
             continue
         if trace and samestep.is_main():
@@ -236,28 +286,49 @@ def differs(plain: list[Any], ours: list[Any]) -> str:
     return ""
 
 
+def failure_of(rng: Tape, trace: bool = False) -> str:
+    """Empty if the program does the same on plain and on sharded tensors, on every rank."""
+    plain = run(rng, False)
+    rng.rewind()
+    try:
+        why = differs(plain, run(rng, True, trace))
+    except Exception as error:
+        why = f"raised {type(error).__name__}: {str(error)[:200]}"
+    everyone = samestep.world.current().all_gather_objects(why)
+    return next((f"rank {r}: {w}" for r, w in enumerate(everyone) if w), "")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--programs", type=int, default=100)
-    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--shrink", action="store_true")
     parser.add_argument("--trace", action="store_true")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    failures = 0
-    for seed in range(options.first, options.first + options.programs):
-        print(f"seed {seed}", file=sys.stderr, flush=True)
-        plain = run(seed, False)
-        try:
-            why = differs(plain, run(seed, True, options.trace))
-        except Exception as error:
-            why = f"raised {type(error).__name__}: {str(error)[:200]}"
-        everyone = samestep.world.current().all_gather_objects(why)
-        why = next((f"rank {r}: {w}" for r, w in enumerate(everyone) if w), "")
-        if why:
-            failures += 1
-            print(f"seed {seed}: {why}", flush=True)
-    print(f"{options.programs} programs, {failures} failures")
-    sys.exit(1 if failures else 0)
+    done = 0
+
+    @settings(
+        max_examples=options.programs,
+        derandomize=True,  # the same programs on every rank, and every day
+        database=None,
+        deadline=None,
+        phases=(Phase.generate, Phase.shrink) if options.shrink else (Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+    @given(source=st.randoms(use_true_random=False))
+    def a_program_does_the_same(source: Any) -> None:
+        nonlocal done
+        done += 1
+        why = failure_of(Tape(source), options.trace)
+        assert not why, why
+
+    try:
+        a_program_does_the_same()
+    except AssertionError as error:
+        print(f"program {done}: {str(error).splitlines()[0]}", flush=True)
+        sys.exit(1)
+    print(f"{done} programs, 0 failures")
 
 
 if __name__ == "__main__":

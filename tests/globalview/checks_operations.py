@@ -154,7 +154,7 @@ CHEAP: dict[str, Callable[[torch.Tensor], Any]] = {
     "einsum weights": lambda x: torch.einsum("nd,dk->nk", x, torch.ones(4, 3)),
 }
 #: In `CHEAP` for their values, but known to gather: to be struck off when a rule takes them.
-NOT_CHEAP_YET = {"scatter", "[:, [0, 2]]", "einsum", "einsum weights", "cosine_similarity", "pairwise_distance"}
+NOT_CHEAP_YET = {"scatter"}
 
 #: Operations over the rows: they may gather, and must be right.
 GLOBAL: dict[str, Callable[[torch.Tensor], Any]] = {

@@ -73,7 +73,9 @@ def _told(broken: dict[str, list[str]]) -> str:
 
 def _launch(path: Path, ranks: int, directory: Path, first: str) -> tuple[str, str, str]:
     environment = {key: value for key, value in os.environ.items() if key not in _NOT_OURS}
-    environment.update(OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1", PYTHONPATH=str(TESTS))
+    path_given = environment.get("PYTHONPATH")
+    python_path = str(TESTS) if not path_given else os.pathsep.join([str(TESTS), path_given])
+    environment.update(OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1", PYTHONPATH=python_path)
     command = [sys.executable, "-m", "samestep", "run", "--devices", f"cpu:{ranks}", str(RUNNER), str(path), first]
     process = subprocess.Popen(
         command,

@@ -22,9 +22,7 @@ def near_cpus(selection: DeviceSelection, root: Path = Path("/")) -> tuple[froze
     return keep_to(selection.near, frozenset(os.sched_getaffinity(0)))
 
 
-def keep_to(
-    near: tuple[tuple[int, ...] | None, ...], allowed: frozenset[int]
-) -> tuple[frozenset[int] | None, ...]:
+def keep_to(near: tuple[tuple[int, ...] | None, ...], allowed: frozenset[int]) -> tuple[frozenset[int] | None, ...]:
     """The CPUs near each device that this process may use at all; None where there is none, or they are all."""
     found = [frozenset(each or ()) & allowed for each in near]
     return tuple(each if each and each != allowed else None for each in found)

@@ -104,9 +104,7 @@ def findings(root: Path = Path("/")) -> list[tuple[str, str]]:
     """What a GPU needs, one line each: the thing, and what was found of it."""
     nvidia, amd, intel = (pci_gpus(vendor, root) for vendor in (_NVIDIA, _AMD, _INTEL))
     boards = [
-        f"{name} at {', '.join(found)}"
-        for name, found in (("NVIDIA", nvidia), ("AMD", amd), ("Intel", intel))
-        if found
+        f"{name} at {', '.join(found)}" for name, found in (("NVIDIA", nvidia), ("AMD", amd), ("Intel", intel)) if found
     ]
     version = _first_line(root / "proc/driver/nvidia/version")
     container = "yes" if in_container(root) else "no"

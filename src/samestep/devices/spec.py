@@ -86,9 +86,7 @@ def resolve_for_script(
         return replace(chosen, shown=visible)
     # The script goes on counting all that it sees, not only what it uses.
     everyone = tuple(gpu.token for gpu in seen)
-    return replace(
-        chosen, visible=everyone, places=tuple(places), shown=visible or os.environ.get(inventory.variable)
-    )
+    return replace(chosen, visible=everyone, places=tuple(places), shown=visible or os.environ.get(inventory.variable))
 
 
 def _written(spec: Devices) -> str:

@@ -134,9 +134,9 @@ class _Reader:
     def _slice_by_uuid(self, part: str) -> Entry | str:
         if not part.startswith("MIG-"):
             return "begins otherwise than the first entry"
-        matches = [
-            (gpu, piece) for gpu in self._gpus for piece in gpu.slices if part in _slice_names(gpu, piece)
-        ] or [(gpu, piece) for gpu in self._gpus for piece in gpu.slices if piece.uuid.startswith(part)]
+        matches = [(gpu, piece) for gpu in self._gpus for piece in gpu.slices if part in _slice_names(gpu, piece)] or [
+            (gpu, piece) for gpu in self._gpus for piece in gpu.slices if piece.uuid.startswith(part)
+        ]
         if len(matches) > 1:
             return f"is the beginning of {len(matches)} UUIDs"
         if not matches:

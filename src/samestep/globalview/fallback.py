@@ -12,7 +12,7 @@ import torch
 
 from samestep.globalview import collectives
 from samestep.globalview.placement import WHOLE, Partial, Shard
-from samestep.globalview.tensor import WITHOUT_RULE, GlobalTensor, made_whole
+from samestep.globalview.tensor import ELSEWHERE, GlobalTensor, made_whole
 
 
 def fallback(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -147,5 +147,5 @@ def inside_region(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return func(*local_piece(tuple(args)), **local_piece(kwargs))
 
 
-WITHOUT_RULE.fallback = fallback
-WITHOUT_RULE.inside_region = inside_region
+ELSEWHERE.fallback = fallback
+ELSEWHERE.inside_region = inside_region

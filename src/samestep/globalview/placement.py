@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from itertools import accumulate
+from typing import Any, ClassVar
 
 from samestep import world
 
+_MOST_KEPT = 4096
+
 
 class Placement:
-    """Base of the placements."""
+    """Base of the placements.
 
-    __slots__ = ()
+    Attributes:
+        plans: what calls on tensors placed so come to, kept by `samestep.globalview.plans`; only a `Shard` has some.
+    """
+
+    __slots__ = ("plans",)
+
+    plans: dict[Any, Any]
+
+    def __init__(self) -> None:
+        self.plans = {}
 
 
 class Shard(Placement):
@@ -20,16 +32,43 @@ class Shard(Placement):
         dim: the dimension that is cut, counted from the left, never negative.
         sizes: rows per rank; they may differ and may be 0.
         total: their sum, the global size of `dim`.
+        full: whether every rank has at least one row.
+
+    There is one object for each dimension and sizes, so that equal placements are the same object.
     """
 
-    __slots__ = ("dim", "sizes", "total")
+    __slots__ = ("_moved", "dim", "full", "sizes", "total")
+    _known: ClassVar[dict[tuple[int, tuple[int, ...]], Shard]] = {}
+
+    dim: int
+    sizes: tuple[int, ...]
+    total: int
+    full: bool
+    _moved: dict[int, Shard]
+
+    def __new__(cls, dim: int, sizes: tuple[int, ...]) -> Shard:
+        key = (dim, tuple(sizes))
+        found = cls._known.get(key)
+        if found is None:
+            found = super().__new__(cls)
+            found.dim, found.sizes = key
+            found.total = sum(key[1])
+            found.full = 0 not in key[1]
+            found.plans, found._moved = {}, {}
+            if len(cls._known) >= _MOST_KEPT:  # a program with ever new sizes; those in use live on in their tensors
+                cls._known.clear()
+            cls._known[key] = found
+        return found
 
     def __init__(self, dim: int, sizes: tuple[int, ...]) -> None:
-        self.dim = dim
-        self.sizes = sizes
-        self.total = sum(sizes)
+        """Nothing: an object that is known keeps its plans."""
+
+    def __reduce__(self) -> Any:
+        return Shard, (self.dim, self.sizes)
 
     def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
         return isinstance(other, Shard) and self.dim == other.dim and self.sizes == other.sizes
 
     def __hash__(self) -> int:
@@ -50,7 +89,12 @@ class Shard(Placement):
 
     def at(self, dim: int) -> Shard:
         """The same rows at another dimension."""
-        return self if dim == self.dim else Shard(dim, self.sizes)
+        if dim == self.dim:
+            return self
+        moved = self._moved.get(dim)
+        if moved is None:
+            moved = self._moved[dim] = Shard(dim, self.sizes)
+        return moved
 
 
 class Partial(Placement):

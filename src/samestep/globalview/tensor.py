@@ -32,14 +32,15 @@ class _Where(threading.local):
 WHERE = _Where()
 
 
-class _WithoutRule:
-    """What to do with a function that has no rule; `samestep.globalview.fallback` fills it in, since it needs both."""
+class _Elsewhere:
+    """Parts of the dispatch that need this module themselves; `fallback` and `plans` fill them in."""
 
     fallback: Rule
     inside_region: Rule
+    planned: Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
-WITHOUT_RULE = _WithoutRule()
+ELSEWHERE = _Elsewhere()
 
 
 class GlobalTensor(torch.Tensor):
@@ -55,59 +56,31 @@ class GlobalTensor(torch.Tensor):
 
     _local: torch.Tensor
     _placement: Placement
-    #: The exact quotient behind a mean: (numerator of this rank, denominator), see `collectives.add_up`.
-    #: Good only while the local term's version is the third entry.
-    _quotient: tuple[torch.Tensor, Any, int] | None
-    _seen: tuple[torch.Tensor, int, int] | None
-    #: Ignored targets counted ahead, see `samestep.globalview.census`.
-    _census: Any
-
-    #: The name of the `grad_fn` that one device would print.
-    _origin: str | None
-
     #: The global shape; reading the wrapper's own would go through dispatch.
     _shape: torch.Size
-
+    #: The exact quotient behind a mean: (numerator of this rank, denominator), see `collectives.add_up`.
+    #: Good only while the local term's version is the third entry.
+    _quotient: tuple[torch.Tensor, Any, int] | None = None
+    _seen: tuple[torch.Tensor, int, int] | None = None
+    #: Ignored targets counted ahead, see `samestep.globalview.census`.
+    _census: Any = None
+    #: The name of the `grad_fn` that one device would print.
+    _origin: str | None = None
     #: Whether `.data` was taken: an alias whose writes no version counter shows, so nothing may be remembered.
-    _aliased: bool
-
+    _aliased: bool = False
     #: The single value behind a vector with one entry per device, see `samestep.parallel.device_scalars`, the local
     #: vector and its version, for which alone this holds.
-    _gathered: tuple[torch.Tensor, torch.Tensor, int] | None
-
+    _gathered: tuple[torch.Tensor, torch.Tensor, int] | None = None
     #: What this is a view of, where a rank's piece could not be one: (tensor, remake the view, its version).
-    _source: tuple[GlobalTensor, Callable[[torch.Tensor], torch.Tensor], int] | None
-
-    __slots__ = (
-        "_aliased",
-        "_census",
-        "_gathered",
-        "_local",
-        "_origin",
-        "_placement",
-        "_quotient",
-        "_seen",
-        "_shape",
-        "_source",
-    )
+    _source: tuple[GlobalTensor, Callable[[torch.Tensor], torch.Tensor], int] | None = None
 
     @staticmethod
     def __new__(
         cls, local: torch.Tensor, placement: Placement, shape: Any, quotient: tuple[torch.Tensor, Any] | None = None
     ) -> GlobalTensor:
-        facade: GlobalTensor = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=local.dtype, device=local.device)
-        facade._local = local
-        facade._shape = shape if type(shape) is torch.Size else torch.Size(shape)
-        facade._placement = placement
-        facade._quotient = None
+        facade = sharded(local, placement, shape if type(shape) is torch.Size else torch.Size(shape))
         if quotient is not None and not local.is_inference():
             facade._quotient = (*quotient, local._version)
-        facade._seen = None
-        facade._census = None
-        facade._origin = None
-        facade._aliased = False
-        facade._source = None
-        facade._gathered = None
         return facade
 
     # ------------------------------------------------------------------ dispatch
@@ -115,15 +88,20 @@ class GlobalTensor(torch.Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if WHERE.region:
-            return WITHOUT_RULE.inside_region(func, args, kwargs)
+            return ELSEWHERE.inside_region(func, args, kwargs)
+        if args and type(args[0]) is GlobalTensor:
+            result = ELSEWHERE.planned(func, args[0], args[1:], kwargs)
+            if result is not None:
+                return result
         if torch_private.inside_transform():  # of torch.func: operands are wrapped, nothing may be exchanged
-            return WITHOUT_RULE.fallback(func, args, kwargs)
+            return ELSEWHERE.fallback(func, args, kwargs)
         rule = RULES.get(func)
-        if rule is not None:
+        # What a function writes into `out=` must be all of it, on every rank: no rule does that.
+        if rule is not None and (not kwargs or kwargs.get("out") is None):
             result = rule(func, args, kwargs)
             if result is not NotImplemented:
                 return result
-        return WITHOUT_RULE.fallback(func, args, kwargs)
+        return ELSEWHERE.fallback(func, args, kwargs)
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -299,6 +277,10 @@ class GlobalTensor(torch.Tensor):
 
         return self._local.register_hook(on_piece)
 
+    def register_post_accumulate_grad_hook(self, hook: Any) -> Any:
+        """As on one device: the hook gets this tensor, whose `grad` is the global gradient."""
+        return self._local.register_post_accumulate_grad_hook(lambda _: hook(self))
+
     def backward(
         self, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False, inputs: Any = None
     ) -> None:
@@ -318,6 +300,22 @@ class GlobalTensor(torch.Tensor):
         return format(self.item(), spec) if scalar else object.__format__(self, spec)
 
     __hash__ = torch.Tensor.__hash__
+
+
+_make_wrapper = torch.Tensor._make_wrapper_subclass
+
+
+def sharded(local: torch.Tensor, placement: Placement, shape: torch.Size) -> GlobalTensor:
+    """A `GlobalTensor` of these parts, at the least cost."""
+    facade: GlobalTensor
+    if local.is_cpu:  # by position: reading keywords takes a quarter of the time of the call
+        facade = _make_wrapper(GlobalTensor, shape, None, None, None, local.dtype)
+    else:
+        facade = _make_wrapper(GlobalTensor, shape, dtype=local.dtype, device=local.device)
+    facade._local = local
+    facade._placement = placement
+    facade._shape = shape
+    return facade
 
 
 _aten = torch.ops.aten

@@ -131,9 +131,7 @@ class _Reader:
         place = f"{os.path.basename(self._target.path or '')}, line {node.lineno}"
         return DeviceChoice(value, None, f"os.environ[{VARIABLE!r}] = {value!r} ({place})")
 
-    def _expression(
-        self, value: ast.expr, node: ast.stmt, names: dict[str, Any], depth: int
-    ) -> DeviceChoice | None:
+    def _expression(self, value: ast.expr, node: ast.stmt, names: dict[str, Any], depth: int) -> DeviceChoice | None:
         if isinstance(value, ast.Call):
             name = ast.unparse(value.func)
             if name in ("os.environ.setdefault", "environ.setdefault", "os.putenv") and _is_name(value.args[:1]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from samestep import world
 from samestep.globalview import collectives
 from samestep.globalview.fallback import fallback
 from samestep.globalview.placement import Shard
+from samestep.globalview.plans import remember
 from samestep.globalview.rules.registry import register
 from samestep.globalview.rules.shape import wrap_at
 from samestep.globalview.tensor import GlobalTensor, shard_whole
@@ -46,7 +48,9 @@ def getitem(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if found is None:
         return NotImplemented
     local_items, target = found
-    return wrap_at(x._local[tuple(local_items)], target, target.dim)
+    local_index = tuple(local_items)
+    result = wrap_at(x._local[local_index], target, target.dim)
+    return remember(func, x, args, kwargs, result, operator.getitem, (local_index,))
 
 
 def _local_index(items: list[Any], x: GlobalTensor, placement: Shard) -> tuple[list[Any], Shard] | None:
@@ -103,10 +107,28 @@ def _counts(mine: int, device: torch.device) -> tuple[int, ...]:
     return tuple(counts.tolist())
 
 
+def _columns(x: GlobalTensor, placement: Shard, index: Any) -> Any:
+    """`x[:, [0, 2]]`: all rows, and one list or whole tensor of integers among the other dimensions."""
+    if type(index) is not tuple or placement.dim != 0 or not 2 <= len(index) <= x.dim():
+        return NotImplemented
+    if type(index[0]) is not slice or index[0] != slice(None):
+        return NotImplemented
+    chosen = [i for i in index if isinstance(i, (list, torch.Tensor))]
+    if len(chosen) != 1 or not all(isinstance(i, (list, torch.Tensor, slice)) for i in index):
+        return NotImplemented
+    (columns,) = chosen
+    if isinstance(columns, list):
+        if not columns or not all(type(i) is int for i in columns):
+            return NotImplemented
+    elif type(columns) is not torch.Tensor or columns.dtype is not torch.int64 or columns.dim() != 1:
+        return NotImplemented
+    return wrap_at(x._local[index], placement, 0)
+
+
 def _by_tensor(func: Any, x: GlobalTensor, placement: Shard, index: Any) -> Any:
     """`x[perm]` with a whole index of rows: the result is cut anew, so that a model still gets shards."""
     if not isinstance(index, torch.Tensor) or type(index) is GlobalTensor or placement.dim != 0:
-        return NotImplemented
+        return _columns(x, placement, index)
     if index.dtype is torch.bool or index.dim() != 1 or index.numel() < world.current().size:
         return NotImplemented
     return _cut_anew(fallback(func, (x, index), {}))

@@ -13,11 +13,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from samestep import world
+from samestep import torch_private, world
 from samestep.globalview import collectives
 from samestep.globalview.census import census_of
+from samestep.globalview.means import mean_of
 from samestep.globalview.placement import Shard
-from samestep.globalview.tensor import RULES, GlobalTensor, made_whole, node_name, partial
+from samestep.globalview.tensor import RULES, GlobalTensor, made_whole, node_name, numel_of, partial
 
 #: Mean over every element of the (equally shaped) input and target.
 _ELEMENTWISE = (
@@ -58,7 +59,7 @@ def _localize(func: Any, bound: dict[str, Any], placement: Shard) -> dict[str, A
     for name, value in bound.items():
         if not isinstance(value, torch.Tensor):
             continue
-        if name == "pos_weight" or func.__name__ in _PER_CLASS.get(name, ()):
+        if name == "pos_weight" or (func.__name__ in _PER_CLASS.get(name, ()) and value.dim() <= 1):
             local[name] = collectives.broadcast(value.whole("weights") if type(value) is GlobalTensor else value)
             continue
         if type(value) is GlobalTensor and value._placement == placement:
@@ -102,6 +103,37 @@ def _finish(func: Any, local: dict[str, Any], reduction: str, placement: Shard, 
     return partial(total / denominator, (total.detach(), denominator), node_name(total))
 
 
+#: Reductions as torch's C++ functions number them.
+_SUM = 2
+
+
+def _usual_pair(args: Any, kwargs: dict[str, Any]) -> tuple[GlobalTensor, GlobalTensor] | None:
+    """Scores and target of the usual call: both sharded alike by rows, a mean, nothing else asked for."""
+    if len(args) != 2 or kwargs.get("reduction", "mean") != "mean" or kwargs.get("weight") is not None:
+        return None
+    scores, target = args
+    if type(scores) is not GlobalTensor or type(target) is not GlobalTensor:
+        return None
+    placement = scores._placement
+    if type(placement) is not Shard or placement.dim or not placement.full or target._placement is not placement:
+        return None
+    if scores._local.dtype not in (torch.float32, torch.float64):
+        return None
+    return None if kwargs.get("size_average") is not None or kwargs.get("reduce") is not None else (scores, target)
+
+
+def mean_squared_error(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """`F.mse_loss`."""
+    compute, pair = torch_private.mse_loss, _usual_pair(args, kwargs)
+    if pair is None or compute is None:
+        return elementwise(func, args, kwargs)
+    scores, target = pair
+    count = numel_of(scores._shape)
+    if count == 0 or target._shape != scores._shape or target._local.dtype != scores._local.dtype:
+        return elementwise(func, args, kwargs)
+    return mean_of(compute(scores._local, target._local, _SUM), count, "MseLossBackward0")
+
+
 def elementwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Losses whose mean is over all elements (or over rows of elements, `batchmean`)."""
     ready = _prepare(func, args, kwargs)
@@ -133,6 +165,20 @@ def rowwise(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if lead.size(0) == 0 or any(v.size(0) != lead.size(0) for v in tensors) or tensors[0].dim() != 2:
         return NotImplemented
     return _finish(func, local, bound["reduction"], placement, lambda: lead.size(0))
+
+
+def cross_entropy(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """`F.cross_entropy`: first the usual call, scores and class numbers of which it is known how many are ignored."""
+    compute, pair = torch_private.cross_entropy, _usual_pair(args, kwargs)
+    if pair is None or compute is None or kwargs.get("label_smoothing"):
+        return classification(func, args, kwargs)
+    scores, target = pair
+    ignore = kwargs.get("ignore_index", -100)
+    ignored = census_of(target, ignore) if scores._local.dim() >= 2 and target._local.dtype is torch.int64 else None
+    if ignored is None or numel_of(scores._shape) == 0 or numel_of(target._shape) <= ignored:
+        return classification(func, args, kwargs)
+    total = compute(scores._local, target._local, None, _SUM, ignore, 0.0)
+    return mean_of(total, numel_of(target._shape) - ignored, "NllLossBackward0")
 
 
 def classification(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -187,3 +233,5 @@ def install() -> None:
     for names, rule in ((_ELEMENTWISE, elementwise), (_ROWWISE, rowwise), ("cross_entropy nll_loss", classification)):
         for name in names.split():
             RULES[getattr(F, name)] = rule
+    RULES[F.mse_loss] = mean_squared_error
+    RULES[F.cross_entropy] = cross_entropy

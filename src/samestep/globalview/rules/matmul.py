@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from samestep.globalview import collectives
 from samestep.globalview.placement import Shard
@@ -54,16 +55,40 @@ def linear(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def embedding(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """`F.embedding` of sharded indices in a whole table."""
-    placement = _shard_of(args[0]) if len(args) > 1 else None
+    """`F.embedding` of sharded indices in a whole table (`torch.embedding` takes them the other way round)."""
+    placement = _shard_of(args[0]) if len(args) > 1 and func is F.embedding else None
     if placement is None or type(args[1]) is GlobalTensor or len(args) > 3 or kwargs.keys() - {"padding_idx"}:
         return NotImplemented
     local = func(args[0]._local, collectives.broadcast(args[1]), *args[2:], **kwargs)
     return wrap_at(local, placement, placement.dim)
 
 
+def einsum(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """`torch.einsum`: the letter of the sharded dimension is kept in the result, or added up over (a Partial)."""
+    if kwargs or not args or not isinstance(args[0], str) or "..." in args[0] or args[0].count("->") != 1:
+        return NotImplemented
+    operands = list(args[1][:] if len(args) == 2 and isinstance(args[1], (tuple, list)) else args[1:])
+    inputs, output = args[0].replace(" ", "").split("->")
+    terms = inputs.split(",")
+    if len(terms) != len(operands) or any(len(t) != x.dim() for t, x in zip(terms, operands, strict=True)):
+        return NotImplemented
+    shards = [(term, _shard_of(x)) for term, x in zip(terms, operands, strict=True) if type(x) is GlobalTensor]
+    letters = {(term[p.dim], p.sizes) for term, p in shards if p is not None}
+    if any(p is None for _, p in shards) or not letters:
+        return NotImplemented
+    letter = next(iter(letters))[0]
+    alone = any(term.count(letter) != (type(x) is GlobalTensor) for term, x in zip(terms, operands, strict=True))
+    if len(letters) != 1 or alone or not all(x.is_floating_point() for x in operands):
+        return NotImplemented
+    local = func(args[0], *[x._local if type(x) is GlobalTensor else collectives.broadcast(x) for x in operands])
+    if letter not in output:
+        return partial(local)
+    return wrap_at(local, Shard(output.index(letter), next(iter(letters))[1]), output.index(letter))
+
+
 def install() -> None:
     """Register the rules."""
     register(matmul, "matmul mm bmm mv __matmul__ __rmatmul__")
     register(linear, "linear")
+    register(einsum, "einsum")
     register(embedding, "embedding")

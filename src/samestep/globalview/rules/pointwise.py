@@ -19,7 +19,7 @@ from samestep.globalview.fallback import fallback, mutates
 from samestep.globalview.placement import Shard
 from samestep.globalview.rules.partial import linear
 from samestep.globalview.rules.registry import functions_named, register
-from samestep.globalview.tensor import GlobalTensor
+from samestep.globalview.tensor import GlobalTensor, sharded
 
 UNARY = """
 abs absolute acos acosh arccos arccosh angle asin asinh arcsin arcsinh atan atanh arctan arctanh bitwise_not ceil
@@ -109,7 +109,7 @@ def _usual(func: Any, args: Any) -> GlobalTensor | None:
     else:
         return None
     if type(result) is torch.Tensor and result.shape == lead._local.shape and result is not lead._local:
-        return GlobalTensor(result, lead._placement, lead._shape)
+        return sharded(result, lead._placement, lead._shape)
     out: GlobalTensor | None = _rewrap(result, lead)
     return None if out is NotImplemented else out
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from samestep.globalview.placement import Partial, Shard
+from samestep.globalview.plans import remember
 from samestep.globalview.rules.pointwise import pointwise
 from samestep.globalview.rules.registry import bind, only_first_is_global, register
 from samestep.globalview.tensor import GlobalTensor, numel_of, partial
@@ -134,7 +136,7 @@ def reducing(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return _over_rows(name, x, dims, keep, named) if name in ("sum", "mean") else NotImplemented
     result = func(x._local, *args[1:], **kwargs)
     new_dim = placement.dim if keep else placement.dim - sum(d < placement.dim for d in dims)
-    return _wrap_all(result, placement.at(new_dim))
+    return remember(func, x, args, kwargs, _wrap_all(result, placement.at(new_dim)))
 
 
 def _wrap_all(result: Any, placement: Shard) -> Any:
@@ -189,7 +191,15 @@ def along(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     dims = _dims(dim, x._local.dim())
     if not dims or placement.dim in dims:
         return NotImplemented
-    return _wrap_all(func(x._local, *args[1:], **kwargs), placement)
+    result = _wrap_all(func(x._local, *args[1:], **kwargs), placement)
+    method = _METHODS.get(func)
+    if method is not None and isinstance(dim, int) and named.get("dtype") is None:
+        return remember(func, x, args, kwargs, result, method, (dim,))
+    return remember(func, x, args, kwargs, result)
+
+
+#: Python functions of torch.nn.functional that do no more than call a method.
+_METHODS = {F.softmax: torch.Tensor.softmax, F.log_softmax: torch.Tensor.log_softmax}
 
 
 def install() -> None:

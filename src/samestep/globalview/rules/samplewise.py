@@ -12,7 +12,7 @@ from samestep.globalview import collectives
 from samestep.globalview.placement import Partial, Shard
 from samestep.globalview.rules.registry import register
 from samestep.globalview.rules.shape import wrap_at
-from samestep.globalview.tensor import GlobalTensor, shard_whole
+from samestep.globalview.tensor import GlobalTensor, Rule, numel_of, shard_whole
 
 #: Function → number of dimensions of a batched input (with one less the first dimension is the channels).
 _BATCHED = {
@@ -159,15 +159,35 @@ def stride(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return tuple(strides)
 
 
-def is_contiguous(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """As the local piece is."""
-    return func(args[0]._local, *args[1:], **kwargs)
+def size_property(name: str) -> Rule:
+    """The rule of a property that follows from the global shape."""
+
+    def rule(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        x = args[0]
+        if name == "nbytes":
+            return numel_of(x._shape) * x._local.element_size()
+        return x._shape if name == "shape" else len(x._shape)
+
+    return rule
 
 
-def metadata(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Facts that the wrapper itself holds: global shape, dtype, device."""
-    with torch._C.DisableTorchFunctionSubclass():
-        return func(*args, **kwargs)
+def as_the_piece(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """What every piece says alike: dtype, device, layout."""
+    return func(args[0]._local, *args[1:], **kwargs) if type(args[0]) is GlobalTensor else NotImplemented
+
+
+def sizes(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """The global shape and what follows from it."""
+    x, name = args[0], func.__name__
+    if name == "size":
+        return x.size(*args[1:], **kwargs)
+    if name in ("dim", "ndimension"):
+        return len(x._shape)
+    if name == "__len__":
+        if not x._shape:
+            raise TypeError("len() of a 0-d tensor")
+        return x._shape[0]
+    return numel_of(x._shape)
 
 
 def install() -> None:
@@ -190,8 +210,9 @@ def install() -> None:
     register(random_like, _RANDOM_LIKE)
     register(new, _NEW)
     register(stride, "stride")
-    register(is_contiguous, "is_contiguous is_conj is_neg is_inference is_pinned")
+    register(sizes, "size dim numel nelement ndimension __len__")
     register(
-        metadata,
-        "size dim numel nelement ndimension element_size is_floating_point is_complex is_signed get_device __len__",
+        as_the_piece,
+        "is_contiguous is_conj is_neg is_inference is_pinned element_size is_floating_point is_complex is_signed "
+        "get_device",
     )

@@ -12,9 +12,10 @@ import torch
 from samestep import world
 from samestep.globalview.census import pass_on
 from samestep.globalview.fallback import fallback
-from samestep.globalview.placement import Partial, Shard
+from samestep.globalview.placement import WHOLE, Partial, Shard
+from samestep.globalview.plans import remember
 from samestep.globalview.rules.registry import register
-from samestep.globalview.tensor import GlobalTensor, numel_of, partial, shard_whole
+from samestep.globalview.tensor import GlobalTensor, numel_of, partial, shard_whole, sharded
 
 
 def _sharded(args: Any) -> Shard | None:
@@ -40,7 +41,7 @@ def wrap_at(local: torch.Tensor, placement: Shard, dim: int) -> GlobalTensor:
     """`local` as a global tensor whose sharded dimension is `dim`."""
     shape = list(local.shape)
     shape[dim] = placement.total
-    return GlobalTensor(local, placement.at(dim), shape)
+    return sharded(local, placement.at(dim), torch.Size(shape))
 
 
 # ---------------------------------------------------------------------- reshape
@@ -97,8 +98,10 @@ def reshape(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if found is None:
         return NotImplemented
     local_shape, target = found
-    local = x._local.view(local_shape) if name in ("view", "view_as") else x._local.reshape(local_shape)
-    result = wrap_at(local, target, target.dim)
+    method = torch.Tensor.view if name in ("view", "view_as") else torch.Tensor.reshape
+    result = wrap_at(method(x._local, local_shape), target, target.dim)
+    if name not in ("view_as", "reshape_as"):  # those take another tensor
+        remember(func, x, args, kwargs, result, method, (tuple(local_shape),))
     return pass_on(x, result) if x._census is not None else result
 
 
@@ -129,7 +132,7 @@ def permute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     local = func(x._local, *args[1:], **kwargs)
     order = _order(func, x._local.dim(), args, kwargs)
-    return wrap_at(local, placement, order.index(placement.dim))
+    return remember(func, x, args, kwargs, wrap_at(local, placement, order.index(placement.dim)))
 
 
 _ORDERS: dict[Any, list[int]] = {}
@@ -160,7 +163,8 @@ def squeeze(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if placement.dim in dims:
         return NotImplemented
     local = x._local.squeeze(tuple(dims)) if dims else x._local.view_as(x._local)
-    return wrap_at(local, placement, placement.dim - sum(d < placement.dim for d in dims))
+    result = wrap_at(local, placement, placement.dim - sum(d < placement.dim for d in dims))
+    return remember(func, x, args, kwargs, result, torch.Tensor.squeeze, (tuple(dims),)) if dims else result
 
 
 def unsqueeze(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -172,7 +176,7 @@ def unsqueeze(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     dim = args[1] if len(args) > 1 else kwargs["dim"]
     local = x._local.unsqueeze(dim)
     dim = dim % local.dim()
-    return wrap_at(local, placement, placement.dim + (dim <= placement.dim))
+    return remember(func, x, args, kwargs, wrap_at(local, placement, placement.dim + (dim <= placement.dim)))
 
 
 def expand(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -261,6 +265,32 @@ def join(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return wrap_at(local, placement, placement.dim + (stacking and dim <= placement.dim))
 
 
+def _take_over(x: GlobalTensor, other: torch.Tensor) -> None:
+    """Let this object stand for what `other`, a view of it, stands for: `x.unsqueeze_(0)` and its kind."""
+    if x._local.requires_grad and x._local.is_leaf and torch.is_grad_enabled():
+        raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
+    x._quotient = x._seen = x._census = None
+    if type(other) is not GlobalTensor:
+        x._local, x._placement, x._shape, x._source = other, WHOLE, other.shape, None
+        return
+    source = other._source
+    if source is not None and source[0] is x:
+        # Across ranks: a view of the tensor as it was, which lives on without a name.
+        before = GlobalTensor(x._local, x._placement, x._shape)
+        before._source = x._source
+        source = (before, *source[1:])
+    x._local, x._placement, x._shape = other._local, other._placement, other._shape
+    x._source = source
+
+
+def view_in_place(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """`x.unsqueeze_(0)` and its kind: the object becomes the view of itself that the other form gives."""
+    if type(args[0]) is not GlobalTensor:
+        return NotImplemented
+    _take_over(args[0], getattr(torch.Tensor, func.__name__[:-1])(*args, **kwargs))
+    return args[0]
+
+
 def install() -> None:
     """Register the rules."""
     register(reshape, "view reshape view_as reshape_as flatten unflatten ravel")
@@ -271,4 +301,5 @@ def install() -> None:
     register(repeat, "repeat tile")
     register(unbind, "unbind")
     register(split, "split chunk tensor_split")
+    register(view_in_place, "unsqueeze_ squeeze_ t_ transpose_ swapaxes_ swapdims_")
     register(join, "cat concat concatenate stack")

@@ -77,7 +77,7 @@ def run_rank(context, target, explain=None, **more):
     if context.selection.kind == "cuda":
         torch.cuda.is_available = cuda.available
         torch.cuda.device_count = cuda.count
-        torch.cuda.set_device = cuda.set_device
+        torch.cuda.set_device = torch.accelerator.set_device_index = cuda.set_device
         torch.cuda.current_device = lambda: cuda.start().current
         torch.cuda.get_device_properties = cuda.properties
         torch.cuda.is_initialized = lambda: cuda.initialized

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from fake_machine import TIMEOUT_S, Machine, gpu, mig, slice_uuid, uuid
 
+from samestep.cli import split_run
 from samestep.devices import free, locks
 from samestep.devices.spec import resolve
 from samestep.devices.waiting import looks_like_time, wait_limit
@@ -355,6 +356,18 @@ def test_refuses_what_is_no_time(written: str) -> None:
     assert not looks_like_time(written)
     with pytest.raises(SamestepError, match="is not a time; write --wait=90s"):
         wait_limit(written)
+
+
+@pytest.mark.parametrize(
+    ("given", "ours"),
+    [
+        (["--wait", "10m", "a.py", "--wait", "3"], ["--wait=10m", "--", "a.py", "--wait", "3"]),
+        (["--wait", "a.py"], ["--wait=", "--", "a.py"]),
+        (["--wait=2h", "-m", "mod"], ["--wait=2h", "-m", "mod"]),
+    ],
+)
+def test_wait_takes_the_next_word_only_if_that_is_a_time(given: list[str], ours: list[str]) -> None:
+    assert split_run(given) == ours
 
 
 def test_only_what_is_free_can_be_waited_for(machine: Machine) -> None:

@@ -136,6 +136,7 @@ def test_the_user_wins_with_a_warning(four: Machine) -> None:
     source = SET.format('",".join("13")') + CUDA
     source += "print(torch.cuda.device_count(), os.environ['CUDA_VISIBLE_DEVICES'])\n"
     source += "torch.nn.DataParallel(torch.nn.Linear(1, 1), device_ids=[0, 3])\ntorch.cuda.set_device(3)\n"
+    source += "torch.accelerator.set_device_index(1)\ntorch.accelerator.set_device_index(5)\n"
     ran = run(four, source, "--devices", "2,0")
     assert (ran.code, ran.out) == (0, "2 1,3\n")
     assert ran.err.splitlines() == [
@@ -143,6 +144,8 @@ def test_the_user_wins_with_a_warning(four: Machine) -> None:
         "GPUs 2, 0",
         "samestep: device_ids=[0, 3] (train.py, line 5) is ignored: this run was started on GPUs 2, 0",
         "samestep: torch.cuda.set_device(3) (train.py, line 6) is taken for index 1: this run was started on GPUs 2, 0",
+        "samestep: torch.accelerator.set_device_index(5) (train.py, line 8) is taken for index 1: this run was started "
+        "on GPUs 2, 0",
     ]
     assert ran.own == [0, 2], "index 1 on each"
 

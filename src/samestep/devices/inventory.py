@@ -91,11 +91,6 @@ def take_inventory(usage: bool = False, restriction: str | None = None) -> Inven
     return Inventory(visible, None, gpus, hidden, said, wanted)
 
 
-def driver_gpus() -> tuple[tuple[Gpu, ...], str | None]:
-    """All GPUs of the NVIDIA driver in the order of `nvidia-smi`; without any, the reason."""
-    return nvml.driver_gpus()
-
-
 def torch_is_cpu_build() -> bool:
     """Whether the installed PyTorch has no use for GPUs (asked without importing it)."""
     return torch_build().is_cpu_build

@@ -52,15 +52,14 @@ def hold(identities: Sequence[str]) -> list[str | None]:
             others.append(None)  # the user has said which GPUs; that locks cannot be written does not forbid it
             continue
         alone = _lock(descriptor, fcntl.LOCK_EX)
-        if alone:
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
-            others.append(None)
+        other = None if alone else _holder(descriptor)
+        # To share means to let go for a moment, in which a run that looks for free GPUs may take this one alone.
+        if _lock(descriptor, fcntl.LOCK_SH):
+            _keep(identity, descriptor, write=alone)
         else:
-            others.append(_holder(descriptor))
-            if not _lock(descriptor, fcntl.LOCK_SH):
-                os.close(descriptor)  # a run that took it as free has it alone
-                continue
-        _keep(identity, descriptor, write=alone)
+            other = _holder(descriptor)
+            os.close(descriptor)
+        others.append(other)
     return others
 
 

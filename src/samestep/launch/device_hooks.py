@@ -135,24 +135,30 @@ def _on_visible(watch: Watch, name: str, value: str, too_late: bool) -> bool:
 
 # ---------------------------------------------------------------------- set_device, device_ids
 def _watch_set_device(watch: Watch) -> None:
-    original = torch.cuda.set_device
+    torch.cuda.set_device = _watched(watch, torch.cuda.set_device, "torch.cuda.set_device")
+    accelerator: Any = getattr(torch, "accelerator", None)  # since torch 2.6
+    for name in ("set_device_index", "set_device_idx"):
+        if hasattr(accelerator, name):
+            setattr(accelerator, name, _watched(watch, getattr(accelerator, name), f"torch.accelerator.{name}"))
 
+
+def _watched(watch: Watch, original: Callable[..., Any], name: str) -> Callable[..., Any]:
     @functools.wraps(original)
-    def set_device(device: Any) -> None:
+    def set_device(device: Any) -> Any:
         index = _index(device)
         if index is not None and os.getpid() == watch.pid:
-            place = _on_device(watch, index)
+            place = _on_device(watch, name, index)
             if place != index:
                 device = place
-        original(device)
+        return original(device)
 
-    torch.cuda.set_device = set_device
+    return set_device
 
 
-def _on_device(watch: Watch, index: int) -> int:
+def _on_device(watch: Watch, name: str, index: int) -> int:
     """The script makes one device its own; the index to use."""
     selection = watch.selection
-    who = f"torch.cuda.set_device({index}) ({script_place()})"
+    who = f"{name}({index}) ({script_place()})"
     if index == selection.home:
         if selection.chosen_by == "script":
             speak(_flush)

@@ -5,6 +5,7 @@ Each is checked at import: with a torch that lacks one, the message says which, 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -128,6 +129,11 @@ def optimized_module() -> Any:
     return torch._dynamo.eval_frame.OptimizedModule
 
 
+def _code_of(function: Any) -> str:
+    """The file of a function's code, which `functools.wraps` does not change."""
+    return str(getattr(getattr(function, "__code__", None), "co_filename", ""))
+
+
 def teach_dynamo(package: str, module_call: Any, subclass: type[torch.Tensor]) -> None:
     """Let the compiler skip the code of `package`, take `module_call` for the usual call of a module, and not trace
     tensors of class `subclass`. Loads the compiler."""
@@ -138,6 +144,11 @@ def teach_dynamo(package: str, module_call: Any, subclass: type[torch.Tensor]) -
     dynamo: Any = torch._dynamo
     try:
         dynamo.trace_rules.add(package)
+        # Found there by the names of torch's functions: those that were replaced would be run while tracing.
+        rules = dynamo.trace_rules.get_torch_obj_rule_map()
+        home = os.path.dirname(os.path.abspath(__file__)) + os.sep
+        for function in [f for f in rules if _code_of(f).startswith(home)]:
+            del rules[function]
         dynamo.config.nontraceable_tensor_subclasses.add(subclass)
         nn_module = dynamo.variables.nn_module
         if hasattr(nn_module, "unpatched_nn_module_call"):
@@ -155,3 +166,15 @@ def recomputation_stopped() -> type[Exception]:
 
     kind: type[Exception] = _StopRecomputationError
     return kind
+
+
+def script_as(function: Callable[..., Any], original: Callable[..., Any]) -> None:
+    """Let TorchScript take `function` for `original`, which it can read."""
+    from torch.jit import _state
+
+    _state._set_jit_function_cache(function, torch.jit.script(original))
+
+
+def script_frames(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a call of `torch.jit.script` that is made by one more function."""
+    return {**options, "_frames_up": options.get("_frames_up", 0) + 1}

@@ -14,7 +14,7 @@ WRONG = {
         "device = torch.device('gpu')",
         "device = torch.device('CUDA:1')",
         "device = torch.device('cuda: 1' if torch.cuda.is_available() else 'cpu')",
-        "model.cuda([0, 1])",
+        "nn.Linear(2, 2).cuda([0, 1])",
         "device = torch.device('0,1')",
     ],
     "SST103": [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import examples_devices
 import examples_distributed
 import examples_shell
@@ -11,7 +13,7 @@ from samestep.lint.findings import Finding
 from samestep.lint.linting import lint_bytes
 from samestep.lint.registry import Language, all_rules
 
-#: Stands before each Python snippet, so that a snippet is as long as its mistake.
+#: Stands before the Python snippets, so that a snippet is as long as its mistake.
 HEADER = """\
 import os
 import torch
@@ -36,8 +38,20 @@ def snippets(kind: str) -> list[tuple[str, Language, str]]:
     found: list[tuple[str, Language, str]] = []
     for module in _PYTHON:
         found += [
-            (code, "python", HEADER + text + "\n") for code, texts in getattr(module, kind).items() for text in texts
+            (code, "python", _with_imports(text) + "\n")
+            for code, texts in getattr(module, kind).items()
+            for text in texts
         ]
     return found + [
         (code, "shell", text + "\n") for code, texts in getattr(examples_shell, kind).items() for text in texts
     ]
+
+
+def _with_imports(text: str) -> str:
+    """The snippet behind those lines of the header that it needs: what a file imports tells the rules something."""
+    lines = []
+    for line in HEADER.splitlines():
+        bound = re.findall(r"\w+", line.rpartition(" as ")[2] if " as " in line else line.partition("import ")[2])
+        if any(re.search(rf"\b{name}\b", text) for name in bound):
+            lines.append(line + "\n")
+    return "".join(lines) + text

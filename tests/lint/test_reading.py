@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from lint_cases import HEADER, snippets
+from lint_cases import snippets
 
 from samestep.lint.findings import Finding
 from samestep.lint.linting import lint_bytes
@@ -135,8 +135,7 @@ def test_snippets_with_something_cut_out_are_survived() -> None:
     """The wrong snippets, each with a random piece taken out or doubled: findings, not tracebacks."""
     generator = random.Random(0)
     for _, language, text in snippets("WRONG") + snippets("RIGHT"):
-        body = text.removeprefix(HEADER)
-        start = generator.randrange(len(body))
-        end = min(len(body), start + generator.randrange(1, 12))
-        for changed in (body[:start] + body[end:], body[:end] + body[start:]):
-            _lint(((HEADER if language == "python" else "") + changed).encode(), language)
+        start = generator.randrange(len(text))
+        end = min(len(text), start + generator.randrange(1, 12))
+        for changed in (text[:start] + text[end:], text[:end] + text[start:]):
+            _lint(changed.encode(), language)

@@ -92,8 +92,14 @@ def _prepare() -> None:
     initialize = kind._initialize
 
     def guarded(self: Any) -> None:
-        initialize(self)
         original = self._orig_mod
+        ours: Any = nn.Module.__call__
+        module: Any = nn.Module
+        module.__call__ = module._wrapped_call_impl  # what is compiled is torch's, which the compiler can read
+        try:
+            initialize(self)
+        finally:
+            module.__call__ = ours
         self.forward = _on_plain_tensors(self.forward, original, type(original).__name__)
 
     kind._initialize = guarded

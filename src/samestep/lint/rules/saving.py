@@ -232,7 +232,8 @@ def _every_rank(script: Script) -> Iterator[Finding]:
         True for _ in script.calls("torch.distributed.init_process_group")
     ):
         return
-    if any(script.mentions(word) for word in ("fullyshardeddataparallel", "fully_shard", "deepspeed")):
+    words = ("fullyshardeddataparallel", "fully_shard", "deepspeed")  # there every rank takes part in saving
+    if any(script.mentions(word) or word in " ".join(script.names.modules).lower() for word in words):
         return
     for call in script.calls("torch.save"):
         path = argument(call, "f", 1)

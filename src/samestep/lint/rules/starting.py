@@ -180,23 +180,29 @@ LOCAL_RANK = Rule(
         refuses."""),
     wrong=source("""
         import argparse
+        import torch
 
         parser = argparse.ArgumentParser()
         parser.add_argument("--local_rank", type=int, default=0)
+        torch.cuda.set_device(parser.parse_args().local_rank)
         """),
     right=source("""
         import argparse
         import os
+        import torch
 
         parser = argparse.ArgumentParser()
         parser.add_argument("--local-rank", "--local_rank", type=int, default=int(os.environ.get("LOCAL_RANK", 0)))
+        torch.cuda.set_device(parser.parse_args().local_rank)
         """),
     mend='Read `int(os.environ["LOCAL_RANK"])`; accept both spellings where old launchers must work.',
     fixed=source("""
         import argparse
+        import torch
 
         parser = argparse.ArgumentParser()
         parser.add_argument("--local-rank", "--local_rank", type=int, default=0)
+        torch.cuda.set_device(parser.parse_args().local_rank)
         """),
 )
 
@@ -210,7 +216,9 @@ def _local_rank(script: Script) -> Iterator[Finding]:
         for node in script.of_type(ast.Attribute)
         if isinstance(node, ast.Attribute) and node.attr == "local_rank"
     ]
-    if uses and not all(isinstance(context, ast.Load) for context in uses):  # given by the script's own launcher
+    if not uses and not script.mentions("distributed") and not script.mentions("init_dist"):
+        return
+    if not all(isinstance(context, ast.Load) for context in uses):  # given by the script's own launcher
         return
     for call in script.method_calls("add_argument"):
         names = [script.value(each).text for each in call.args]

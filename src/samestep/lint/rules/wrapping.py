@@ -50,7 +50,8 @@ SYNC_BN_ALONE = Rule(
 @SYNC_BN_ALONE.python
 def _sync_bn_alone(script: Script) -> Iterator[Finding]:
     words = ("init_process_group", "distributeddataparallel", "torch.distributed", "deepspeed", "accelerator", "fabric")
-    if any(script.mentions(word) for word in words) or not any(True for _ in script.calls(_DP)):
+    known = any(word in module.lower() for word in words for module in script.names.modules)
+    if known or any(script.mentions(word) for word in words) or not any(True for _ in script.calls(_DP)):
         return
     for call in script.calls(_CONVERT):
         yield SYNC_BN_ALONE.at(

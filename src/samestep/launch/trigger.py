@@ -112,13 +112,20 @@ def _check_world(expected: int) -> None:
     if found == 1 and expected > 1:
         raise SamestepError(
             f"each of the {expected} processes is rank 0 of a process group of its own: the backend "
-            f"{dist.get_backend()!r} has not found the others, and each would train alone; on XLA devices run the script "
-            "without init_process_group, with --devices xla:N (one process drives all devices)"
+            f"{dist.get_backend()!r} has not found the others, and each would train alone; on XLA devices run "
+            "without init_process_group, by --devices xla:N (one process drives all devices)"
         )
 
 
 def _on_processes(watch: Watch, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    if os.getpid() == watch.pid and watch.choice.form != "own" and watch.choice.distributed:
+    dist: Any = importlib.import_module("torch.distributed")
+    # With a group of its own the program has its ranks: it starts these processes for something else.
+    if (
+        os.getpid() == watch.pid
+        and watch.choice.form != "own"
+        and watch.choice.distributed
+        and not dist.is_initialized()
+    ):
         _turn(watch, "own", "torch.multiprocessing.spawn")
     return original(*args, **kwargs)
 

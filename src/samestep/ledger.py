@@ -10,6 +10,7 @@ import os
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
+from types import FrameType
 
 _TORCH_DIR = os.sep + os.path.join("site-packages", "torch") + os.sep
 _OWN_DIR = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -58,16 +59,14 @@ class Ledger:
         entry.bytes += nbytes
 
 
-def script_line() -> tuple[str, int]:
-    """The innermost frame that is neither ours, nor torch's, nor the interpreter's own."""
-    frame = sys._getframe(1)
+def script_line(start: FrameType | None = None) -> tuple[str, int]:
+    """The innermost frame from `start` (the caller) on that is neither ours, nor torch's, nor the interpreter's own."""
+    frame: FrameType | None = start or sys._getframe(1)
     fallback = ("<unknown>", 0)
     while frame is not None:
         name = frame.f_code.co_filename
         if _TORCH_DIR not in name and not name.startswith((_OWN_DIR, "<frozen")):
             return name, frame.f_lineno
-        if frame.f_back is None:
-            break
         frame = frame.f_back
     return fallback
 

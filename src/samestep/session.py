@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed
 
-from samestep import ledger, notice, numerics, replica, torch_private, world
+from samestep import ledger, notice, numerics, replica, torch_private, waiting, world
 from samestep.data import loader
 from samestep.globalview import autograd, rules, transforms
 from samestep.groups import make_groups
@@ -69,6 +69,7 @@ def _start(context: RankContext, choice: Numerics) -> None:
     data_parallel.install()
     loader.install()
     replica.install(context.rank, context.world_size, context.run_dir, store, context.shared_seed)
+    waiting.watch(context.rank, context.world_size, context.run_dir)
     device_hooks.install(context, lambda: bool(store.check(["stdin/0"])))
 
 

@@ -19,6 +19,7 @@ import torch
 
 from samestep.errors import PeerLost
 from samestep.ledger import LEDGER
+from samestep.waiting import CURRENT
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class World:
         """Sum `tensor` over the ranks in place (any dtype but bool) and return it; contiguous tensors only."""
         if self.size > 1:
             wide = _summable(tensor)
-            self._finish(self._group(tensor).script.allreduce([wide]))
+            self._finish(self._group(tensor).script.allreduce([wide]), "all-reduce")
             if wide is not tensor:
                 tensor.copy_(wide)
         return tensor
@@ -85,7 +86,7 @@ class World:
             padded[: mine.numel()] = mine
             mine = padded
         everyone = mine.new_empty(self.size * longest * row_bytes)
-        self._finish(self._group(local).script._allgather_base(everyone, mine))
+        self._finish(self._group(local).script._allgather_base(everyone, mine), "all-gather")
         blocks = everyone.view(local.dtype).view(self.size * longest, *row)
         if len(set(sizes)) > 1:
             blocks = torch.cat([blocks[r * longest : r * longest + n] for r, n in enumerate(sizes)])
@@ -98,7 +99,7 @@ class World:
             options.rootRank = source
             options.rootTensor = 0
             as_bytes = tensor.view(-1).view(torch.uint8) if tensor.dim() else tensor.view(1).view(torch.uint8)
-            self._finish(self._group(tensor).script.broadcast([as_bytes], options))
+            self._finish(self._group(tensor).script.broadcast([as_bytes], options), "exchange from one rank")
         return tensor
 
     def all_gather_objects(self, value: Any) -> list[Any]:
@@ -123,21 +124,24 @@ class World:
         """Start summing `flat` over the ranks on the buckets' communicator; `finish_sum` waits for it."""
         return self._group(flat).buckets.allreduce([flat])
 
-    def finish_sum(self, work: Any) -> None:
-        """Wait for a bucket started before."""
-        self._finish(work)
+    def finish_sum(self, work: Any, what: str = "all-reduce of gradients") -> None:
+        """Wait for a sum started before; `what` it is, should it never come."""
+        self._finish(work, what)
 
     def _group(self, tensor: torch.Tensor) -> Groups:
         return self.groups[tensor.device.type]
 
-    def _finish(self, work: Any) -> None:
+    def _finish(self, work: Any, what: str) -> None:
         if work is None:
             return
         began = time.perf_counter()
+        CURRENT.what, CURRENT.count, CURRENT.since = what, CURRENT.count + 1, time.monotonic()
         try:
             work.wait()
         except RuntimeError as error:
-            raise PeerLost(f"rank {self.rank} lost its peers in a collective: {error}") from error
+            raise PeerLost(f"rank {self.rank} lost its peers in an {what}: {error}") from error
+        finally:
+            CURRENT.since = 0.0
         LEDGER.communication_s += time.perf_counter() - began
 
 

@@ -32,7 +32,7 @@ class Census:
         """The number, waiting for it if need be."""
         if self._value is None:
             if self._work is not None:
-                world.current().finish_sum(self._work)
+                world.current().finish_sum(self._work, "all-reduce")
                 self._work = None
             self._value = int(self._count)
         return self._value

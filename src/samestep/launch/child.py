@@ -15,8 +15,10 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NoReturn
 
+from samestep import waiting
 from samestep.devices.affinity import near_cpus, pin
 from samestep.devices.environment import apply_environment, rank_environment
 from samestep.errors import SamestepError
@@ -75,6 +77,7 @@ def _live(program: Program, context: RankContext, birth: Birth) -> int:
         _take_off_terminal(context)
     if birth.threads is not None and "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(birth.threads)
+    waiting.end_run = partial(_end_stuck, context, birth.line)
     try:
         ending = _run(program, context, birth)
         _hold_interrupts(True)
@@ -89,6 +92,15 @@ def _live(program: Program, context: RankContext, birth: Birth) -> int:
     while birth.line.answer() != GO:
         pass
     return code
+
+
+def _end_stuck(context: RankContext, line: RankEnd, text: str) -> None:
+    """End the run from another thread, since the script's waits for ever."""
+    text = f"samestep: {text}\n"
+    line.send_failure(Failure(context.rank, time.monotonic(), "exit", 1, "SystemExit", text))
+    traces.write_error(text)
+    _flush()
+    os._exit(1)
 
 
 def _die_with(birth: Birth) -> None:

@@ -20,6 +20,7 @@ from samestep.launch.signals import ENDING, Arrival, Signals
 LINGER = 0.25
 LEAVE = 3.0  # how long an equal rank that is done keeps its connections, so that all end together if they can
 GRACE = 0.75
+MAIN_LAG = 5.0  # main, whose output the user sees, comes to the same failure, or to a collective, if it is given time
 KILL_AFTER = 1.0
 CAUSE_WAIT = 1.0  # how long main, having lost a peer, waits for that peer's own failure to be known
 MAIN_EXIT = 10.0  # for main's exit functions (a tracker that uploads) after it has failed
@@ -214,8 +215,11 @@ class Supervisor:
             if self._asked is not None:
                 rank.end_by(self._asked_deadline(rank), now)
             elif first is not None:
-                finishing = rank is self._main and rank.ended_at is not None
-                rank.end_by((rank.ended_at or 0.0) + MAIN_EXIT if finishing else first + GRACE, now)
+                if rank is not self._main:
+                    deadline = first + GRACE
+                else:
+                    deadline = first + MAIN_LAG if rank.ended_at is None else rank.ended_at + MAIN_EXIT
+                rank.end_by(deadline, now)
 
     def _asked_deadline(self, rank: Rank) -> float:
         if rank is self._main:

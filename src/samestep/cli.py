@@ -219,6 +219,8 @@ def _run_ranks(selection: Any, target: ScriptTarget, explain: str | None, mode: 
     from samestep.launch.local import prepare
 
     choice = choose(target, mode, selection)
+    if explain is not None and choice.form != "same":
+        notice("--explain has nothing to tell of a distributed program: it divides its work itself")
     prepare(selection)  # imports torch, once for all ranks
 
     def session() -> Any:

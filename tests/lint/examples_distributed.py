@@ -83,7 +83,8 @@ RIGHT = {
     "SST503": [
         "dist.init_process_group('nccl')\nmodel = nn.SyncBatchNorm.convert_sync_batchnorm(model)\nif a:\n"
         "    model = nn.DataParallel(model)",
-        "if many:\n    model = DDP(nn.SyncBatchNorm.convert_sync_batchnorm(model))\nelse:\n    model = nn.DataParallel(m)",
+        "if many:\n    model = DDP(nn.SyncBatchNorm.convert_sync_batchnorm(model))\nelse:\n"
+        "    model = nn.DataParallel(m)",
         "model = nn.DataParallel(model)",
     ],
     "SST504": [

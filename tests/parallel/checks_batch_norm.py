@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from typing import Any
 
@@ -395,3 +396,19 @@ def check_types_and_keys_stay() -> None:
     true(list(ours.state_dict()) == list(truth.state_dict()), "other keys")
     same(ours.norm.num_batches_tracked, torch.tensor(2), "num_batches_tracked")
     true(all(type(b) is torch.Tensor for b in ours.buffers()), "other tensors")
+
+
+def check_scripted_and_saved() -> None:
+    """TorchScript reads the source of what it compiles, torch's batch norm too."""
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    plain = _data()
+    net(plain)
+    scripted = torch.jit.script(net.eval())
+    same(scripted(plain), net(plain))
+    same(torch.jit.load(io.BytesIO(scripted.save_to_buffer()))(plain), net(plain), "saved and loaded")
+
+    @torch.jit.script
+    def normed(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.batch_norm(x, None, None, weight, None, True)
+
+    same(normed(plain, torch.ones(3)), F.batch_norm(plain, None, None, torch.ones(3), None, True), "a function")

@@ -42,3 +42,10 @@ def test_without_the_option_dropout_differs(plain: Callable[[Path], Result], tmp
     program = PROGRAMS / "random" / "dropout.py"
     got = run_samestep(program, 2, tmp_path, timeout_s=TIMEOUT_S)
     assert got.code == 0 and got.stdout != plain(program).stdout
+
+
+@pytest.mark.parametrize("options", [("--batchnorm", "locally"), ("--batchnorm",)])
+def test_a_wrong_kind_of_batch_norm_is_refused(options: tuple[str, ...], tmp_path: Path) -> None:
+    got = run_samestep(PROGRAMS / "random" / "dropout.py", 2, tmp_path, options=options)
+    assert got.code == 2 and not got.stdout and "Traceback" not in got.stderr
+    assert "batchnorm" in got.stderr and len(got.stderr.splitlines()) == 1

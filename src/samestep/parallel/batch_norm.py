@@ -10,10 +10,11 @@ are still those of the global batch, put together once per call of a region: wha
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -39,6 +40,8 @@ class _State(threading.local):
     held: list[_Update] | None = None
     #: Values per channel of each batch norm in training mode, while a module is checked.
     counts: list[int] | None = None
+    #: Whether TorchScript knows of our batch norm.
+    scripted = False
 
 
 _STATE = _State()
@@ -184,6 +187,19 @@ def _counting(input: torch.Tensor, training: bool) -> Iterator[None]:
         _STATE.counts = counts
 
 
+_torch_script = torch.jit.script
+
+
+@functools.wraps(_torch_script)
+def _script(*args: Any, **options: Any) -> Any:
+    """Takes the place of `torch.jit.script`, which cannot read our batch norm: it is given torch's own."""
+    if not _STATE.scripted:
+        _STATE.scripted = True
+        torch_private.script_as(batch_norm, torch_batch_norm)
+    return _torch_script(*args, **torch_private.script_frames(options))
+
+
 def install() -> None:
     """Let batch norm inside regions be global, or as was chosen."""
     F.batch_norm = batch_norm
+    torch.jit.script = _script

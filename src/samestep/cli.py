@@ -126,6 +126,9 @@ def run(
     selection = resolve(devices, wait=wait_limit(wait), oversubscribe=oversubscribe)
     check_target(target)
     report = _check_explain(explain)
+    from samestep.launch.obeying import look_ahead
+
+    selection = look_ahead(target, selection)
     for text in selection.notes:
         notice(text)
     _run_ranks(selection, target, report, mode, numbers)
@@ -217,6 +220,7 @@ def _dispatch(arguments: list[str]) -> int:
 def _run_ranks(selection: Any, target: ScriptTarget, explain: str | None, mode: str, numbers: Numerics) -> NoReturn:
     from samestep.launch.forms import run_chosen
     from samestep.launch.local import prepare
+    from samestep.launch.obeying import run_obeying
 
     choice = choose(target, mode, selection)
     if explain is not None and choice.form != "same":
@@ -232,7 +236,7 @@ def _run_ranks(selection: Any, target: ScriptTarget, explain: str | None, mode: 
 
         return partial(run_rank, target=target, explain=explain, choice=numbers)
 
-    outcome = run_chosen(choice, target, selection, session)
+    outcome = run_obeying(lambda chosen: run_chosen(choice, target, chosen, session), selection)
     if outcome.signal is not None:
         _end_by_signal(outcome.signal)
     sys.exit(outcome.code)

@@ -209,3 +209,49 @@ def check_a_copied_model_goes_on_by_itself() -> None:
         return [losses, average.state_dict(), student.state_dict(), average(x).argmax(1)]
 
     both(step)
+
+
+def check_gradients_of_gradients_alone() -> None:
+    """A penalty on gradients whose backward is a pass of its own: no output of the region takes part in it."""
+
+    def of_inputs(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+        x = x.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(model(x)[:, 0].sum(), x, create_graph=True)
+        (slope.norm(dim=1) - 1).pow(2).mean().backward()
+        return [slope.detach(), x.grad]
+
+    def one_after_the_other(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            mixed = (x.data * 0.7).requires_grad_(True)
+            F.cross_entropy(model(x), y).backward()
+            (slope,) = torch.autograd.grad(model(mixed).sum(), mixed, create_graph=True, retain_graph=True)
+            (10 * ((slope.norm(2, dim=1) - 1) ** 2).mean()).backward()
+            optimizer.step()
+
+    def of_a_whole_argument(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+        scale = torch.ones(4, requires_grad=True)
+        out = Scaled(model)(x, scale)
+        (slope,) = torch.autograd.grad(out.pow(2).mean(), scale, create_graph=True)
+        slope.pow(2).sum().backward()
+        return [slope.detach(), scale.grad]
+
+    def of_parameters(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+        slopes = torch.autograd.grad(F.cross_entropy(model(x), y), list(model.parameters()), create_graph=True)
+        sum(s.pow(2).sum() for s in slopes).backward()
+        return [s.detach() for s in slopes]
+
+    all_of(of_inputs, one_after_the_other, of_a_whole_argument, of_parameters)
+
+
+class Scaled(nn.Module):
+    """Takes a whole tensor beside the batch."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.inner(x * scale)
+        return out

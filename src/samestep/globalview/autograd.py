@@ -31,6 +31,14 @@ def _never(tensor: torch.Tensor) -> bool:
 takes_region_gradients: Callable[[torch.Tensor], bool] = _never
 
 
+def _goes_nowhere(tensor: torch.Tensor) -> None:
+    return None
+
+
+#: Set by `samestep.parallel.region`: what to do when a gradient comes to a gradient of this parameter of a region.
+gradient_goes_in: Callable[[torch.Tensor], None] = _goes_nowhere
+
+
 def _nothing() -> None:
     return None
 
@@ -131,7 +139,7 @@ def _seen_by_script(target: torch.Tensor, result: torch.Tensor | None) -> torch.
         # is None everywhere, which an empty or untouched piece of a model could break; zeros are its true value.
         if result is None:
             return None
-        return apply(AverageUnits, result)
+        return apply(AverageUnits, result, lambda: gradient_goes_in(target))
     return result
 
 

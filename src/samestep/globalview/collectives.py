@@ -79,7 +79,7 @@ class _Divide(torch.autograd.Function):
 
 
 class CrossIn(torch.autograd.Function):
-    """A value, times a factor, goes into a region.
+    """A value, times a factor, goes into a region; `crossed` is what `CrossOut` is given for the same region.
 
     Inside a region the gradient of a value is N times the true one. So the gradient of what went in with factor f
     comes out with factor f/N, and the gradient of what came out with factor f goes in with factor N·f. Gradients
@@ -87,13 +87,13 @@ class CrossIn(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, factor: float) -> torch.Tensor:
-        ctx.factor = factor
+    def forward(ctx: Any, value: torch.Tensor, factor: float, crossed: Any) -> torch.Tensor:
+        ctx.factor, ctx.crossed = factor, crossed
         return value.clone() if factor == 1 else value * factor
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return apply(CrossOut, grad, ctx.factor / world.current().size, None), None
+        return apply(CrossOut, grad, ctx.factor / world.current().size, ctx.crossed), None, None
 
 
 class CrossOut(torch.autograd.Function):
@@ -108,32 +108,36 @@ class CrossOut(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
         if ctx.crossed is not None:
             ctx.crossed()
-        return apply(CrossIn, grad, ctx.factor * world.current().size), None, None
+        return apply(CrossIn, grad, ctx.factor * world.current().size, ctx.crossed), None, None
 
 
 class WholeIn(torch.autograd.Function):
     """A whole value goes into a region, the same on every rank; its gradient is the mean of the ranks'."""
 
     @staticmethod
-    def forward(ctx: Any, whole: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, whole: torch.Tensor, crossed: Any) -> torch.Tensor:
+        ctx.crossed = crossed
         return whole.clone()
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return apply(AverageUnits, grad)
+        return apply(AverageUnits, grad, ctx.crossed), None
 
 
 class AverageUnits(torch.autograd.Function):
     """The mean over the ranks of a gradient inside regions: the true gradient of a whole value."""
 
     @staticmethod
-    def forward(ctx: Any, local: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, local: torch.Tensor, crossed: Any) -> torch.Tensor:
+        ctx.crossed = crossed
         here = world.current()
         return here.all_reduce_(world.fresh(local)).div_(here.size)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return apply(WholeIn, grad)
+        if ctx.crossed is not None:
+            ctx.crossed()
+        return apply(WholeIn, grad, ctx.crossed), None
 
 
 def _ratio(numerator: torch.Tensor, denominator: Any, dtype: torch.dtype) -> torch.Tensor:

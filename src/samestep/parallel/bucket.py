@@ -34,6 +34,8 @@ class Bucket:
         self.work: Any = None
         self.rounds = 0
         self.norm: torch.Tensor | None = None
+        #: The buckets of the regions that it belongs to, itself included.
+        self.companions: list[Bucket] = []
         #: Whether it takes part in a backward that is running.
         self.active = False
 

@@ -58,12 +58,16 @@ class Entering:
         dims = long_as_batch(tensor, placement.total) if self.way != NONE else ()
         return (dims[0] if self.way == FIRST else dims[-1]) if dims else None
 
-    def __call__(self, nest: Any, placement: Shard, *, detached: bool = False) -> Any:
-        """Arguments as the region sees them: plain tensors, the batch's ones cut to the rank's rows."""
+    def __call__(self, nest: Any, placement: Shard, *, detached: bool = False, crossed: Any = None) -> Any:
+        """Arguments as the region sees them: plain tensors, the batch's ones cut to the rank's rows.
+
+        `crossed` is called when a gradient of a gradient of theirs comes back into the region.
+        """
         tracking = torch.is_grad_enabled() and not detached
 
         def cross(local: torch.Tensor) -> torch.Tensor:
-            return collectives.apply(collectives.CrossIn, local, 1) if tracking and local.requires_grad else local
+            follow = tracking and local.requires_grad
+            return collectives.apply(collectives.CrossIn, local, 1, crossed) if follow else local
 
         def take(tensor: torch.Tensor) -> torch.Tensor:
             dim = self.row_dim(tensor, placement)
@@ -74,7 +78,8 @@ class Entering:
                 tensor = tensor.whole("argument of a module")
             if dim is not None:  # also the same rows, dealt otherwise
                 return cross(collectives.cut(tensor, Shard(dim, placement.sizes), view=True))
-            return collectives.apply(collectives.WholeIn, tensor) if tracking and tensor.requires_grad else tensor
+            follow = tracking and tensor.requires_grad
+            return collectives.apply(collectives.WholeIn, tensor, crossed) if follow else tensor
 
         return map_tensors(take, nest)
 

@@ -76,7 +76,15 @@ class Reducer:
         for p in reversed(parameters):
             bucket = self._slots[id(p)][0]
             found[id(bucket)] = bucket
-        return list(found.values())
+        buckets = list(found.values())
+        for bucket in buckets:
+            bucket.companions.extend(b for b in buckets if not any(b is other for other in bucket.companions))
+        return buckets
+
+    def together(self, parameter: torch.Tensor) -> list[Bucket]:
+        """The buckets of all regions that this parameter belongs to."""
+        entry = self._slots.get(id(parameter))
+        return [] if entry is None else entry[0].companions
 
     # ------------------------------------------------------------------ during backward
     def activate(self, buckets: list[Bucket]) -> None:

@@ -168,11 +168,12 @@ def _open(module: nn.Module, args: Any, kwargs: Any) -> Any:
 
 
 def _split(module: nn.Module, known: _Known, plan: Plan, args: Any, kwargs: Any, placement: Shard) -> Any:
-    local_args, local_kwargs = plan.way((args, kwargs), placement)
+    buckets = known.buckets
+    local_args, local_kwargs = plan.way((args, kwargs), placement, crossed=lambda: _gradient_goes_in(buckets))
     LEDGER.region_calls += 1
     learn = exact_random.learner(plan, Call(module, args, kwargs, placement, plan.way))
     output = Visit(placement, plan.drawn, learn).run(_original_call, module, *local_args, **local_kwargs)
-    return leave(output, plan, placement, known.buckets, name_of(module))
+    return leave(output, plan, placement, buckets, name_of(module))
 
 
 def _refresh_buckets(parameters: list[nn.Parameter], known: _Known) -> bool:
@@ -296,3 +297,4 @@ def install() -> None:
 
     nn.Module.__call__ = call  # type: ignore[method-assign]
     autograd.takes_region_gradients = REDUCER.owns
+    autograd.gradient_goes_in = lambda parameter: _gradient_goes_in(REDUCER.together(parameter))

@@ -183,3 +183,11 @@ def test_only_scripts_in_files_are_read(tmp_path: Path) -> None:
     assert foresee(ScriptTarget(None, "module", ())) is None
     assert foresee(ScriptTarget(str(tmp_path), None, ())) is None
     assert foresight.VARIABLE == "CUDA_VISIBLE_DEVICES"
+
+
+def test_looking_ahead_imports_no_torch() -> None:
+    """The launcher divides the cores before it does."""
+    program = (
+        "import sys, samestep.cli, samestep.launch.forms, samestep.launch.obeying; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -150,6 +150,27 @@ def test_the_user_wins_with_a_warning(four: Machine) -> None:
     assert ran.own == [0, 2], "index 1 on each"
 
 
+DISTRIBUTED = """
+import ctypes, os, sys
+import torch.distributed as dist
+os.environ["CUDA_VISIBLE_DEVICES"] = ",".join("13")
+dist.init_process_group("gloo")
+getenv = ctypes.CDLL(None).getenv
+getenv.restype = ctypes.c_char_p
+seen = [None] * dist.get_world_size()
+dist.all_gather_object(seen, (os.environ["CUDA_VISIBLE_DEVICES"], getenv(b"CUDA_VISIBLE_DEVICES").decode()))
+if dist.get_rank() == 0:
+    print(seen)
+dist.destroy_process_group()
+"""
+
+
+def test_the_user_wins_over_a_distributed_script_too(four: Machine) -> None:
+    ran = run(four, DISTRIBUTED, "--devices", "2,0")
+    assert (ran.code, ran.out) == (0, f"{[('1,3', f'{uuid(2)},{uuid(0)}')] * 2}\n")
+    assert ran.err.count("= '1,3' (train.py, line 4) is ignored: this run was started on GPUs 2, 0") == 1
+
+
 @pytest.mark.parametrize("use", ["torch.cuda.current_device()", "torch.cuda.is_available()"])
 def test_after_cuda_was_used_the_variable_has_no_effect_and_that_is_said(use: str, four: Machine) -> None:
     ran = run(four, CUDA + use + "\n" + SET.format("'1'"))

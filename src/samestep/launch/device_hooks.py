@@ -59,6 +59,14 @@ def install(context: RankContext, has_read: Callable[[], bool]) -> None:
     hush(context)
 
 
+def install_for_distributed(context: RankContext) -> None:
+    """In a process of a program that is distributed by itself: it chooses among what it sees, and `--devices` says what
+    that is, also over CUDA_VISIBLE_DEVICES set in the script."""
+    _show_variable(context.selection)
+    if context.selection.by_user and context.selection.visible:
+        _watch_environment(Watch(context, lambda: False, os.getpid()), lambda: False)
+
+
 def finish() -> None:
     """At the end of the script: show what was held back, if it never came to the choice that it made before."""
     speak(_flush, lost=True)
@@ -120,7 +128,7 @@ def _on_visible(watch: Watch, name: str, value: str, too_late: bool) -> bool:
     if value == selection.shown:
         speak(_flush)
     elif selection.by_user:
-        if selection.visible:
+        if selection.visible and watch.context.is_main:
             notice_once(f"{who} is ignored: this run was started on {selection.describe()}")
     elif too_late:
         if selection.visible:

@@ -23,6 +23,9 @@ def run_as_rank(context: RankContext, target: ScriptTarget, choice: Choice, agai
     """Be one of `context.world_size` processes, with the variables that torchrun sets."""
     os.environ.update(torchrun_variables(context))
     _stay_on_loopback()
+    from samestep.launch import device_hooks  # imports torch, before which the launcher divides the cores
+
+    device_hooks.install_for_distributed(context)
     trigger.install(context, choice, again)
     run_target(target)
 

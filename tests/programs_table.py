@@ -149,7 +149,8 @@ def _plan(report: Mapping[str, Any]) -> str:
     if not opened:
         return "split" if split else "whole"
     first = [name for name in opened if "." not in name.split(" ")[0]] or list(opened)[:1]
-    told = "; ".join(f"{name.split(' ')[0]} opened: {opened[name]}" for name in first[:2])
+    # In training and in evaluation it is often the same.
+    told = "; ".join(dict.fromkeys(f"{name.split(' ')[0]} opened: {opened[name]}" for name in first))
     return f"{told} ({split} split)".replace("|", "or")
 
 

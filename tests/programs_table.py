@@ -57,7 +57,8 @@ or it is larger than {tolerance:.0e}. *Noise*: the same between one process and 
 kernels without vector instructions, and starting weights larger by 1e-7. *Gathers*: tensors made whole per batch,
 printed losses included. *Plan*: what became of the modules on 3 ranks.
 
-{count} programs; {same} the same on every number of ranks; {split} of {count} with every module split.
+{count} of the {total} programs of tests/programs are in the table; {same} of them are the same on every number of
+ranks, {split} with every module split.
 
 | program | 2 | 3 | 4 | noise | gathers | plan |
 |---|---|---|---|---|---|---|
@@ -164,6 +165,7 @@ def write(lines: Mapping[str, str], path: Path) -> None:
         torch=torch.__version__.partition("+")[0],
         tolerance=TOLERANCE,
         count=len(lines),
+        total=len(list(PROGRAMS.glob("*.py"))),
         same=sum("**" not in line for line in lines.values()),
         split=plans.count("split"),
     )

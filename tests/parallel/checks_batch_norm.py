@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,6 @@ from torch.utils.checkpoint import checkpoint
 
 import samestep
 from inside.claims import case, patterns, raises, same, same_gradients, same_weights, true, twins, world
-from samestep.globalview.tensor import WHERE
 from samestep.ledger import LEDGER
 
 ROWS = 7
@@ -365,30 +363,6 @@ def check_wrong_arguments_are_refused() -> None:
     same(nn.BatchNorm1d(4)(x), nn.BatchNorm1d(4)(samestep.whole(x)), "afterwards")
 
 
-def check_ranks_without_a_row() -> None:
-    """Inside a module a rank may have none left."""
-    x, factor = torch.randn(5, 3, 2), torch.randn(5, 3, 2)
-    for kind in (torch.float32, torch.float64):
-        truth = x.to(kind).requires_grad_()
-        stats = [torch.zeros(3, dtype=kind), torch.ones(3, dtype=kind)]
-        out = F.batch_norm(truth, *stats, training=True)
-        (expected,) = torch.autograd.grad((out * factor).sum(), truth)
-        for sizes in patterns(5):
-            mine = slice(sum(sizes[: world().rank]), sum(sizes[: world().rank + 1]))
-            local = x[mine].to(kind).requires_grad_()
-            running = [torch.zeros(3, dtype=kind), torch.ones(3, dtype=kind)]
-            WHERE.region += 1
-            try:
-                got = F.batch_norm(local, *running, training=True)
-                (grad,) = torch.autograd.grad((got * factor[mine]).sum(), local, retain_graph=True)
-                (same_grad,) = torch.autograd.grad((got * factor[mine]).sum(), local, create_graph=True)
-            finally:
-                WHERE.region -= 1
-            with case((kind, sizes)):
-                same([got, grad, same_grad], [out[mine], expected[mine], expected[mine]], scale=10)
-                same(running, stats, "running statistics")
-
-
 def check_types_and_keys_stay() -> None:
     ours, truth = twins(lambda: Normed(nn.BatchNorm1d))
     _step(ours, samestep.shard(_data()))
@@ -396,19 +370,3 @@ def check_types_and_keys_stay() -> None:
     true(list(ours.state_dict()) == list(truth.state_dict()), "other keys")
     same(ours.norm.num_batches_tracked, torch.tensor(2), "num_batches_tracked")
     true(all(type(b) is torch.Tensor for b in ours.buffers()), "other tensors")
-
-
-def check_scripted_and_saved() -> None:
-    """TorchScript reads the source of what it compiles, torch's batch norm too."""
-    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-    plain = _data()
-    net(plain)
-    scripted = torch.jit.script(net.eval())
-    same(scripted(plain), net(plain))
-    same(torch.jit.load(io.BytesIO(scripted.save_to_buffer()))(plain), net(plain), "saved and loaded")
-
-    @torch.jit.script
-    def normed(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return F.batch_norm(x, None, None, weight, None, True)
-
-    same(normed(plain, torch.ones(3)), F.batch_norm(plain, None, None, torch.ones(3), None, True), "a function")

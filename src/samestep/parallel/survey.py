@@ -44,6 +44,11 @@ def survey(module: nn.Module) -> Survey:
             # Flags of the script's classes; numbers change at every call where they count something.
             structure.append(tuple([value for value in own.values() if type(value) is bool or type(value) is str]))
         hooked = hooked or _has_hooks(own)
+        if "_parameters" not in own:  # TorchScript keeps what a module has in C++
+            structure.append((id(m), m.training))
+            found.update((id(p), p) for p in m.parameters(recurse=False))
+            stack.extend(reversed(list(m.children())))
+            continue
         for p in own["_parameters"].values():
             if p is not None:
                 found[id(p)] = p

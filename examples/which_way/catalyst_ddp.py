@@ -14,6 +14,12 @@ from torch.utils.data import DataLoader
 class Runner(dl.SupervisedRunner):
     """Counts what the accuracy is made of; each process sees its share, and the engine adds up."""
 
+    def get_model(self):
+        return network()  # here, not in the first process: on the CPU all processes would share the memory of that one
+
+    def get_optimizer(self, model):
+        return optimizer_of(model)
+
     def on_loader_start(self, runner):
         super().on_loader_start(runner)
         self.counts = torch.zeros(2)

@@ -12,14 +12,15 @@ import torch
 import torch.distributed
 
 from samestep import ledger, notice, numerics, replica, torch_private, waiting, world
-from samestep.data import loader
-from samestep.globalview import autograd, rules, transforms
+from samestep.data import fastai_batches, loader
+from samestep.globalview import autograd, classes, rules, transforms
 from samestep.groups import make_groups
-from samestep.launch import device_hooks
+from samestep.launch import device_hooks, warned
 from samestep.launch.context import RankContext
 from samestep.launch.script import ScriptTarget, run_target
 from samestep.numerics import Numerics
 from samestep.parallel import batch_norm, data_parallel, region, visit
+from samestep.replica import patching
 from samestep.tools import explain as explain_tool
 
 _DEFAULT = Numerics()
@@ -68,6 +69,9 @@ def _start(context: RankContext, choice: Numerics) -> None:
     visit.install()
     data_parallel.install()
     loader.install()
+    classes.install()
+    warned.install()
+    patching.after_import(patching.Patches(), {"fastai.learner": fastai_batches.let_learners_cut})
     replica.install(context.rank, context.world_size, context.run_dir, store, context.shared_seed)
     waiting.watch(context.rank, context.world_size, context.run_dir)
     device_hooks.install(context, lambda: bool(store.check(["stdin/0"])))

@@ -29,6 +29,7 @@ from samestep.globalview.placement import Shard
 from samestep.globalview.tensor import shard_whole, wrap
 from samestep.ledger import LEDGER
 from samestep.nest import map_tensors, tensors
+from samestep.notice import notice_once
 
 _original_get_iterator = DataLoader._get_iterator
 _ROWWISE: set[Any] = {default_collate, default_convert}
@@ -190,6 +191,11 @@ def _as_shard(local: torch.Tensor, place: Shard) -> torch.Tensor:
             f"A row-wise collate function gave a tensor of shape {tuple(local.shape)} for {place.rows} samples; its "
             "first dimension must be the samples. Remove `samestep.rowwise`, or let it return one row per sample."
         )
+    if type(local) is not torch.Tensor:
+        notice_once(
+            f"batches of {type(local).__name__} become plain tensors: what else that class keeps with a tensor is gone."
+        )
+        local = local.as_subclass(torch.Tensor)
     tensor: torch.Tensor = take_census(wrap(local, place))
     return tensor
 
@@ -218,21 +224,33 @@ class WholeIterator(_Iterator):
         super().__init__(loader, _original_get_iterator(loader))
 
     def __next__(self) -> Any:
-        batch = self._next()
-        here = world.current()
-        lengths = [t.size(0) for t in tensors(batch) if t.dim() > 0 and t.layout is torch.strided]
-        rows = max(set(lengths), key=lengths.count) if lengths else 0
-        if rows < here.size:
-            LEDGER.whole_batches["fewer rows than ranks" if rows else "no tensors"] += 1
-            return batch
-        LEDGER.cuts[here.split(rows)] += 1
-        return map_tensors(lambda t: _cut(t, rows), batch)
+        return cut_batch(self._next())
+
+
+def cut_batch(batch: Any, *, any_class: bool = False) -> Any:
+    """A batch that every rank holds whole, with each tensor of one row per sample cut.
+
+    Tensors of a class of their own (MONAI's carry where an image came from) stay whole, with what they carry, unless
+    `any_class`: then they are cut as plain tensors.
+    """
+    here = world.current()
+    strided = [t for t in tensors(batch) if t.dim() > 0 and t.layout is torch.strided]
+    found = [t for t in strided if any_class or type(t) is torch.Tensor]
+    lengths = [t.size(0) for t in found]
+    rows = max(set(lengths), key=lengths.count) if lengths else 0
+    if rows < here.size:
+        reason = "fewer rows than ranks" if rows else "tensors of a class of their own" if strided else "no tensors"
+        LEDGER.whole_batches[reason] += 1
+        return batch
+    LEDGER.cuts[here.split(rows)] += 1
+    return map_tensors(lambda t: _cut(t, rows) if any_class or type(t) is torch.Tensor else t, batch)
 
 
 def _cut(tensor: torch.Tensor, rows: int) -> torch.Tensor:
     if tensor.dim() == 0 or tensor.size(0) != rows or tensor.layout is not torch.strided:
         return tensor
-    return take_census(shard_whole(tensor, 0, world.current().split(rows)), tensor)  # type: ignore[no-any-return]
+    plain = tensor if type(tensor) is torch.Tensor else tensor.as_subclass(torch.Tensor)
+    return take_census(shard_whole(plain, 0, world.current().split(rows)), plain)  # type: ignore[no-any-return]
 
 
 def install() -> None:

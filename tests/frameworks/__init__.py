@@ -1,0 +1,1 @@
+"""The frameworks' tests: what belongs to them besides the programs."""

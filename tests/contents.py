@@ -31,6 +31,7 @@ _TIMES = [
     (re.compile(r" +$", re.M), ""),
     (re.compile(r" {2,}"), " "),
     (re.compile(r"\b0x[0-9a-f]{6,}\b"), "<address>"),
+    (re.compile(rf"(\"dur\": ){_NUMBER}"), r"\1<time>"),
     (re.compile(rf"(runtime|(?:samples|steps|tokens)_per_second)(['\"]?\s*[:=,]\s*['\"]?){_NUMBER}"), r"\1\2<time>"),
 ]
 

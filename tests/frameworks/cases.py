@@ -22,7 +22,7 @@ class Case:
         distribution: the framework by its name on PyPI.
         module: what is imported.
         tolerance: how far the weights may be off, relative to the largest; more where rounding is coarser.
-        forgive: patterns of output that two runs of one process do not share either, besides times (they are taken out).
+        forgive: patterns of output that two runs of one process do not share either; times are taken out before.
         split: whether its batches reach a module as batches; if not, Samestep says that it computed all on each rank.
     """
 
@@ -32,6 +32,10 @@ class Case:
     forgive: tuple[str, ...] = ()
     split: bool = True
 
+
+#: Bars that are drawn when some time has passed, and a column of durations, with its width.
+_FASTAI = (r"^(Epoch \d+/\d+ :)? ?\|[█-].*\n",)
+_SKORCH = (r" \d+\.\d{4}$", r"^-[- ]+$")
 
 CASES = {
     "ignite_supervised": Case("pytorch-ignite", "ignite"),
@@ -46,8 +50,8 @@ CASES = {
     "accelerate_tracker": Case("accelerate", "accelerate"),
     "hf_bert": Case("transformers", "transformers", forgive=(r"^.*mtime may not be reliable.*\n",)),
     "hf_gpt2": Case("transformers", "transformers"),
-    "skorch_classifier": Case("skorch", "skorch", forgive=(r" \d+\.\d{4}$",)),
-    "fastai_learner": Case("fastai", "fastai", forgive=(r"^Epoch \d+/\d+ : \|.*\n",)),
+    "skorch_classifier": Case("skorch", "skorch", forgive=_SKORCH),
+    "fastai_learner": Case("fastai", "fastai", forgive=_FASTAI),
     "poutyne_model": Case("Poutyne", "poutyne"),
     "geometric_graphs": Case("torch-geometric", "torch_geometric", split=False),
     "timm_training": Case("timm", "timm"),
@@ -63,8 +67,8 @@ EXAMPLES = {
     "catalyst_digits": Case("catalyst", "catalyst"),
     "accelerate_digits": Case("accelerate", "accelerate"),
     "transformers_digits": Case("transformers", "transformers", forgive=(r"^.*mtime may not be reliable.*\n",)),
-    "skorch_digits": Case("skorch", "skorch", forgive=(r" \d+\.\d{4}$",)),
-    "fastai_digits": Case("fastai", "fastai", forgive=(r"^Epoch \d+/\d+ : \|.*\n",)),
+    "skorch_digits": Case("skorch", "skorch", forgive=_SKORCH),
+    "fastai_digits": Case("fastai", "fastai", forgive=_FASTAI),
     "poutyne_digits": Case("Poutyne", "poutyne"),
     # One graph is one sample.
     "geometric_karate": Case("torch-geometric", "torch_geometric", split=False),

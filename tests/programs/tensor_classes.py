@@ -34,5 +34,6 @@ for epoch in range(2):
         parts = torch.cat([logits.detach(), logits.detach()]).as_subclass(type(logits))
         ones = torch.ones(3).as_subclass(type(targets))
         kept = targets.as_subclass(torch.Tensor).as_subclass(Tagged)
-        print(f"loss {loss.item():.4f} {parts.shape[0]} {ones.sum().item():.0f} {type(kept).__name__}", kept.sum().item())
+        print(f"loss {loss.item():.4f} {parts.shape[0]} {ones.sum().item():.0f}")
+        print(type(kept).__name__, kept.sum().item())
 torch.save(net.state_dict(), sys.argv[1])

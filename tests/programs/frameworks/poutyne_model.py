@@ -58,7 +58,7 @@ model.fit_generator(
     train,
     valid,
     epochs=2,
-    progress_options=dict(coloring=False),
+    progress_options={"coloring": False},
     batches_per_step=2,
     callbacks=[
         ModelCheckpoint("model_{epoch}.pt", monitor="val_acc", mode="max", save_best_only=True),

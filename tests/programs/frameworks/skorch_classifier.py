@@ -39,7 +39,7 @@ torch.manual_seed(0)
 generator = np.random.default_rng(0)
 x = generator.normal(size=(230, 8)).astype("float32")
 y = x[:, :3].argmax(axis=1)
-common = dict(lr=0.1, batch_size=16, optimizer__momentum=0.9, iterator_train__shuffle=True, device="cpu")
+common = {"lr": 0.1, "batch_size": 16, "optimizer__momentum": 0.9, "iterator_train__shuffle": True, "device": "cpu"}
 
 
 def make(epochs, *callbacks):

@@ -1,4 +1,4 @@
-"""segmentation-models-pytorch: a Unet with Dice and focal losses, statistics of every image, the best model saved; double precision."""
+"""segmentation-models-pytorch: a Unet, Dice and focal losses, statistics of every image; in double precision."""
 
 import sys
 

@@ -47,7 +47,8 @@ def train_one_epoch(epoch):
         ema.update(model, step=epoch * len(train) + i)
         losses.update(loss.item(), inputs.size(0))
         print(
-            f"Train: {epoch} [{i}/{len(train)}] Loss: {losses.val:.4f} ({losses.avg:.4f}) LR: {optimizer.param_groups[0]['lr']:.2e}"
+            f"Train: {epoch} [{i}/{len(train)}] Loss: {losses.val:.4f} ({losses.avg:.4f})",
+            f"LR: {optimizer.param_groups[0]['lr']:.2e}",
         )
         scheduler.step_update(num_updates=epoch * len(train) + i, metric=losses.avg)
     return OrderedDict([("loss", losses.avg)])

@@ -22,6 +22,7 @@ config = ViTConfig(
     num_attention_heads=4,
     intermediate_size=64,
     num_labels=10,
+    qkv_bias=False,
 )
 
 

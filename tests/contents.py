@@ -27,6 +27,7 @@ _TIMES = [
     (re.compile(r"\x1b\[[0-9;?]*[A-Za-z]"), ""),
     (re.compile(r"\d{4}-\d\d-\d\d([ T]|$)(\d\d:\d\d:\d\d([.,]\d+)?)?"), "<date>"),
     (re.compile(r"\b\d{1,3}:\d\d(:\d\d)?(\.\d+)?\b"), "<time>"),
+    (re.compile(r"ETA: *(\d+[dhm] *)*[\d.]+s"), "ETA: <time>"),
     (re.compile(rf" *{_NUMBER} ?(it/s|s/it|batch/s|batches/s|samples/s|ms|secs?|seconds|s)\b"), " <time>"),
     (re.compile(r" +$", re.M), ""),
     (re.compile(r" {2,}"), " "),

@@ -273,5 +273,5 @@ def check_program(
 
 
 def _own(stderr: str) -> str:
-    """What the program said there, without what Samestep said."""
-    return "".join(line for line in stderr.splitlines(keepends=True) if not line.startswith("samestep:"))
+    """What the program said there, without what Samestep said, perhaps behind an unfinished line of the program's."""
+    return re.sub(r"samestep: [^\n]*\n", "", stderr)

@@ -119,8 +119,12 @@ class Workshop:
 
 
 def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
-    """This process's environment, with the package findable and nothing that decides about devices."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SAMESTEP_", "CUDA_"))}
+    """This process's environment, with the package findable and nothing that decides about devices.
+
+    Nor PYTHONUNBUFFERED: with it, lines that two ranks print at a time get mixed.
+    """
+    dropped = ("SAMESTEP_", "CUDA_", "PYTHONUNBUFFERED")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     return {**kept, "PYTHONPATH": str(SOURCE), **(extra or {})}
 
 

@@ -1,4 +1,4 @@
-"""The other forms of the operators in PyTorch's database: methods, in-place and Python operators, aliases, out=, aten."""
+"""The other forms of the operators in the database: methods, in-place and Python operators, aliases, out=, aten."""
 
 from __future__ import annotations
 

@@ -65,6 +65,8 @@ def _frames(named_file: str) -> tuple[FrameType | None, FrameType | None]:
         if inside and not ours:
             # Dispatch is called by the function that the script called.
             caller = frame.f_back.f_back if name == _DISPATCH and frame.f_back is not None else frame
+            while caller is not None and caller.f_code.co_filename.startswith((_OURS, _DISPATCH)):
+                caller = caller.f_back  # a function of torch's that Samestep has replaced
             return named, caller
         inside = inside or ours
         frame = frame.f_back

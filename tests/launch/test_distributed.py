@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from harness import HANG, Ended, Workshop, gone, wait_for_files
+from harness import HANG, Ended, Workshop, gone, torchrun, wait_for_files
 
 RANK = """\
 import os, sys, time
@@ -52,10 +52,6 @@ def same_lines(truth: Ended, found: Ended) -> None:
     assert found.code == 0, found.err
     assert sorted(truth.out.splitlines()) == sorted(found.out.splitlines())
     assert truth.out
-
-
-def torchrun(shop: Workshop, ranks: int, *words: str) -> Ended:
-    return shop.plain("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *words)
 
 
 def pids(shop: Workshop, *names: str) -> list[int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from harness import Ended, Workshop
+from harness import Ended, Workshop, torchrun
 
 from running import TOLERANCE, largest_relative_difference
 
@@ -84,8 +84,8 @@ def test_the_numbers_of_one_device(shop: Workshop, one_device: tuple[str, object
 def test_what_their_own_launchers_give(shop: Workshop, name: str) -> None:
     module, launcher = OWN[name]
     need(module)
-    start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"] if launcher == "torchrun" else []
-    truth = line(shop.plain(*start, script(name), "own.pt"))
+    words = (script(name), "own.pt")
+    truth = line(torchrun(shop, 2, *words) if launcher == "torchrun" else shop.plain(*words))
     assert line(real(shop, script(name), "found.pt")) == truth
     assert largest_relative_difference(weights(shop, "own.pt"), weights(shop, "found.pt")) <= TOLERANCE
 
@@ -93,7 +93,6 @@ def test_what_their_own_launchers_give(shop: Workshop, name: str) -> None:
 @pytest.mark.conformance
 def test_accelerate_as_its_launcher_runs_it(shop: Workshop) -> None:
     need("accelerate")
-    start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    truth = line(shop.plain(*start, script("accelerate_ddp"), "own.pt"))
+    truth = line(torchrun(shop, 2, script("accelerate_ddp"), "own.pt"))
     assert line(real(shop, "--mode", "distributed", script("accelerate_ddp"), "found.pt")) == truth
     assert largest_relative_difference(weights(shop, "own.pt"), weights(shop, "found.pt")) <= TOLERANCE

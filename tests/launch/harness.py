@@ -171,9 +171,13 @@ def workshop(folder: Path) -> Iterator[Workshop]:
 
 
 def torchrun(shop: Workshop, ranks: int, *words: str) -> Ended:
-    """The truth of a distributed program. Now and then torchrun's ranks end by SIGABRT after their work: then again."""
+    """The truth of a distributed program. Now and then torchrun's ranks end by SIGABRT after their work: then again.
+
+    `--no-python`, because torchrun else starts `python -u`, which writes a line and its end apart: ranks' lines mix.
+    """
+    own = ["--standalone", f"--nproc-per-node={ranks}", "--no-python"]
     for _ in range(6):
-        ended = shop.plain("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *words)
+        ended = shop.plain("-m", "torch.distributed.run", *own, sys.executable, *words)
         if ended.code == 0 or "exitcode: -6" not in ended.err:
             break
     return ended

@@ -21,8 +21,8 @@ _NEEDED = {
     "torch.distributed.ProcessGroupGloo": "process groups that the script does not see",
     "torch.Tensor._backward_hooks": "finding parameters with hooks of the script's",
     "torch.Tensor._post_accumulate_grad_hooks": "finding parameters with hooks of the script's",
-    "torch._utils._flatten_dense_tensors": "copying gradients into buckets",
     "torch._foreach_copy_": "copying gradients out of buckets",
+    "torch.batch_norm_update_stats": "the statistics of the global batch",
     "torch._C._functorch.maybe_current_level": "seeing that vmap or grad of torch.func is at work",
     "torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack": "making tensors whole inside vmap or grad",
     "torch.utils._python_dispatch.TorchDispatchMode": "deterministic random operations while a module is checked",
@@ -44,6 +44,14 @@ def no_modes() -> int:
 
 #: How many modes of the script's (`torch.overrides.TorchFunctionMode`) are on.
 function_modes: Callable[[], int] = getattr(torch._C, "_len_torch_function_stack", no_modes)
+
+
+_storage_users: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
+
+
+def storage_users(tensor: torch.Tensor) -> int | None:
+    """How many tensors and others share this tensor's memory; None where torch cannot say."""
+    return None if _storage_users is None else _storage_users(tensor.untyped_storage()._cdata)
 
 
 def _find(path: str) -> Any:
@@ -98,10 +106,10 @@ def outside_transforms() -> AbstractContextManager[Any]:
     return context
 
 
-def flatten(tensors: list[torch.Tensor]) -> torch.Tensor:
-    """One contiguous tensor with the elements of all, copied by one call."""
-    flat: torch.Tensor = torch._utils._flatten_dense_tensors(tensors)
-    return flat
+def channel_statistics(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and biased variance of each channel of a tensor on the CPU that is not empty."""
+    mean, var = torch.batch_norm_update_stats(x, None, None, 0.0)
+    return mean, var
 
 
 def is_operator(func: object) -> bool:

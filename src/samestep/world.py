@@ -11,15 +11,19 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from samestep import exchange
 from samestep.errors import PeerLost
 from samestep.ledger import LEDGER
 from samestep.waiting import CURRENT
+
+#: Bytes of the first of the two messages in which objects travel.
+_FIRST_BYTES = 1024
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class World:
         """Sum `tensor` over the ranks in place (any dtype but bool) and return it; contiguous tensors only."""
         if self.size > 1:
             wide = _summable(tensor)
-            self._finish(self._group(tensor).script.allreduce([wide]), "all-reduce")
+            self._finish(self._start_sum(self._group(tensor).script, wide), "all-reduce")
             if wide is not tensor:
                 tensor.copy_(wide)
         return tensor
@@ -81,6 +85,12 @@ class World:
         if flat.stride(0) != 1:  # one element may keep any stride, and bytes can be viewed only at stride 1
             flat = flat.new_empty(flat.shape).copy_(flat)
         mine = flat.view(torch.uint8)
+        if exchange.pays(local.device, longest * row_bytes):
+            lengths = [n * row_bytes for n in sizes]
+            everyone, work = exchange.gather(self._group(local).script, mine, lengths)
+            self._finish(work, "all-gather")
+            blocks = everyone.view(local.dtype).view(sum(sizes), *row)
+            return blocks.movedim(0, dim).contiguous() if dim else blocks
         if len(set(sizes)) > 1:
             padded = mine.new_zeros(longest * row_bytes)
             padded[: mine.numel()] = mine
@@ -106,10 +116,20 @@ class World:
         """Every rank's `value`, by rank; small picklable objects."""
         if self.size == 1:
             return [value]
-        mine = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-        lengths = self.all_gather(torch.tensor([mine.numel()]), 0, [1] * self.size).tolist()
-        everyone = self.all_gather(mine, 0, lengths)
-        return [pickle.loads(part.numpy().tobytes()) for part in everyone.split(lengths)]
+        mine = pickle.dumps(value)
+        # The first message has room for most: its length, and as much as fits.
+        first = len(mine).to_bytes(8, "little") + mine[: _FIRST_BYTES - 8].ljust(_FIRST_BYTES - 8, b"\0")
+        firsts = self._all_gather_bytes(first, [_FIRST_BYTES] * self.size)
+        lengths = [int.from_bytes(part[:8], "little") for part in firsts]
+        rests = [max(0, length - (_FIRST_BYTES - 8)) for length in lengths]
+        seconds = self._all_gather_bytes(mine[_FIRST_BYTES - 8 :], rests) if any(rests) else [b""] * self.size
+        parts = [a[8 : 8 + length] + b for a, b, length in zip(firsts, seconds, lengths, strict=True)]
+        return [pickle.loads(part) for part in parts]
+
+    def _all_gather_bytes(self, mine: bytes, lengths: list[int]) -> list[bytes]:
+        numbers = torch.frombuffer(bytearray(mine), dtype=torch.uint8) if mine else torch.empty(0, dtype=torch.uint8)
+        everyone = self.all_gather(numbers, 0, lengths)
+        return [part.numpy().tobytes() for part in everyone.split(lengths)]
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
@@ -118,15 +138,35 @@ class World:
     # ------------------------------------------------------------------ asynchronous sums
     def start_script_sum(self, tensor: torch.Tensor) -> Any:
         """Start summing a contiguous tensor over the ranks in the script's order; `finish_sum` waits for it."""
-        return self._group(tensor).script.allreduce([tensor]) if self.size > 1 else None
+        return self._start_sum(self._group(tensor).script, tensor) if self.size > 1 else None
+
+    def start_gather(self, flat: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Start gathering every rank's 1-dimensional tensor of the same length, a number at least; what it returns
+        waits for it: shape (ranks, length). On the CPU small ones travel meanwhile."""
+        if self.size > 1 and exchange.pays(flat.device, flat.numel() * flat.element_size()):
+            lengths = [flat.numel() * flat.element_size()] * self.size
+            everyone, work = exchange.gather(self._group(flat).script, flat.view(torch.uint8), lengths)
+        else:
+            everyone, work = self.all_gather(flat, 0, [flat.numel()] * self.size), None
+
+        def finish() -> torch.Tensor:
+            self._finish(work, "all-gather")
+            return everyone.view(flat.dtype).view(self.size, -1)
+
+        return finish
 
     def start_bucket_sum(self, flat: torch.Tensor) -> Any:
         """Start summing `flat` over the ranks on the buckets' communicator; `finish_sum` waits for it."""
-        return self._group(flat).buckets.allreduce([flat])
+        return self._start_sum(self._group(flat).buckets, flat)
 
     def finish_sum(self, work: Any, what: str = "all-reduce of gradients") -> None:
         """Wait for a sum started before; `what` it is, should it never come."""
         self._finish(work, what)
+
+    def _start_sum(self, group: Any, tensor: torch.Tensor) -> Any:
+        if tensor.numel() > 1 and exchange.pays(tensor.device, tensor.numel() * tensor.element_size()):
+            return exchange.start_sum(group, tensor, self.size)
+        return group.allreduce([tensor])
 
     def _group(self, tensor: torch.Tensor) -> Groups:
         return self.groups[tensor.device.type]

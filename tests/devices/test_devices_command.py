@@ -32,9 +32,7 @@ def test_shows_each_gpu_with_all_that_is_known(elsewhere: Machine) -> None:
     assert (code, err) == (0, "")
     header, first, second, *below = out.splitlines()
     assert " ".join(header.split()) == "--devices nvidia-smi GPU memory busy temp. cap. PCI address UUID"
-    assert first.split() == (
-        f"0 0 NVIDIA H200 3.5 GiB of 140.0 GiB 42 % 61 °C 9.0 0000:01:00.0 {uuid(0)}".split()
-    )
+    assert first.split() == (f"0 0 NVIDIA H200 3.5 GiB of 140.0 GiB 42 % 61 °C 9.0 0000:01:00.0 {uuid(0)}".split())
     assert second.split() == f"1 1 NVIDIA A100 0.5 GiB of 80.0 GiB 8.0 0000:02:00.0 {uuid(1)}".split()
     assert below[0].startswith("GPU 0 is used by ")
     assert f"(pid {ME}, " in below[0]

@@ -27,8 +27,12 @@ def amd_machine(root: Path, count: int) -> Path:
     write(root, dev__kfd="")
     for number in range(count + 1):  # node 0 is the processor
         (nodes / str(number)).mkdir(parents=True)
-        facts = "simd_count 0\n" if number == 0 else (
-            f"simd_count 304\nlocation_id {number << 8}\ndomain 0\nunique_id {number}\ngfx_target_version 90402\n"
+        facts = (
+            "simd_count 0\n"
+            if number == 0
+            else (
+                f"simd_count 304\nlocation_id {number << 8}\ndomain 0\nunique_id {number}\ngfx_target_version 90402\n"
+            )
         )
         (nodes / str(number) / "properties").write_text(facts)
         board = root / f"sys/bus/pci/devices/0000:{number:02x}:00.0"

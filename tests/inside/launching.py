@@ -29,15 +29,15 @@ def checks_in(path: Path) -> list[str]:
     return [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("check_")]
 
 
-def run_checks(path: Path, ranks: int, directory: Path) -> dict[str, str]:
-    """Every check's outcome by name: empty if its claims hold, else what was broken."""
+def run_checks(path: Path, ranks: int, directory: Path, names: list[str] | None = None) -> dict[str, str]:
+    """The outcome of the named checks, or of every one, by name: empty if its claims hold, else what was broken."""
     outcomes: dict[str, str] = {}
-    names = checks_in(path)
+    names = checks_in(path) if names is None else names
     for _ in range(MOST_LAUNCHES):
         waiting = [name for name in names if name not in outcomes]
         if not waiting:
             break
-        stdout, stderr, ended = _launch(path, ranks, directory, waiting[0])
+        stdout, stderr, ended = _launch(path, ranks, directory, waiting)
         begun = _read(stdout, outcomes)
         if begun is not None and begun not in outcomes:
             outcomes[begun] = f"never came to its end ({ended})\n{stderr[-6000:]}"
@@ -71,14 +71,14 @@ def _told(broken: dict[str, list[str]]) -> str:
     )
 
 
-def _launch(path: Path, ranks: int, directory: Path, first: str) -> tuple[str, str, str]:
+def _launch(path: Path, ranks: int, directory: Path, names: list[str]) -> tuple[str, str, str]:
     environment = {key: value for key, value in os.environ.items() if key not in _NOT_OURS}
     path_given = environment.get("PYTHONPATH")
     python_path = str(TESTS) if not path_given else os.pathsep.join([str(TESTS), path_given])
     environment.update(OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1", PYTHONPATH=python_path)
-    command = [sys.executable, "-m", "samestep", "run", "--devices", f"cpu:{ranks}", str(RUNNER), str(path), first]
+    command = [sys.executable, "-m", "samestep", "run", "--devices", f"cpu:{ranks}", str(RUNNER), str(path)]
     process = subprocess.Popen(
-        command,
+        [*command, *names],
         cwd=directory,
         env=environment,
         stdin=subprocess.DEVNULL,

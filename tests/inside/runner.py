@@ -1,6 +1,6 @@
 """Runs inside every rank: the `check_*` functions of one file, one after the other, and prints what came of each.
 
-    samestep run --devices cpu:2 runner.py CHECKS.py [FIRST_CHECK]
+    samestep run --devices cpu:2 runner.py CHECKS.py [CHECK …]
 
 Before a check main prints `{"begin": name}`, after it `{"end": name, "broken": {rank: [claims]}}`. A check that
 hangs ends the run with the stacks of the rank on stderr; the side that started the run goes on behind it.
@@ -25,8 +25,9 @@ from inside import claims
 from samestep.world import current
 
 PREFIX = "@@ "
-#: Ranks wait for each other without end when they take different ways; a check that works needs a few seconds.
-HANG_S = 60.0
+#: Ranks wait for each other without end when they take different ways; a check that works needs a few seconds, the
+#: longest half a minute.
+HANG_S = 180.0
 
 
 def checks_of(path: Path) -> dict[str, Callable[[], None]]:
@@ -58,13 +59,12 @@ def say(**message: Any) -> None:
         print(PREFIX + json.dumps(message), flush=True)
 
 
-def main(path: Path, first: str | None) -> None:
+def main(path: Path, names: list[str]) -> None:
     torch.set_num_threads(1)
     checks = checks_of(path)
-    names = list(checks)
     stacks = sys.__stderr__
     assert stacks is not None
-    for name in names[names.index(first) if first else 0 :]:
+    for name in names or list(checks):
         say(begin=name)
         faulthandler.dump_traceback_later(HANG_S, exit=True, file=stacks)
         broken = outcome(checks[name])
@@ -74,4 +74,4 @@ def main(path: Path, first: str | None) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None)
+    main(Path(sys.argv[1]), sys.argv[2:])

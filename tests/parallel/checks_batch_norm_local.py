@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import io
+import pickle
 from typing import Any
 
+import numpy
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -113,3 +117,66 @@ def check_ranks_stay_alike() -> None:
             optimizer.step()
     everyone = world().all_gather_objects([t.tolist() for t in ours.state_dict().values()])
     true(all(one == everyone[0] for one in everyone), "the ranks differ")
+
+
+def _saved(t: torch.Tensor) -> torch.Tensor:
+    file = io.BytesIO()
+    torch.save(t, file)
+    file.seek(0)
+    loaded: torch.Tensor = torch.load(file)
+    return loaded
+
+
+#: Ways to look at running statistics that the forward just before has changed.
+LOOKS: dict[str, Any] = {
+    "item": lambda n: [t.item() for t in n.running_mean],
+    "tolist": lambda n: n.running_mean.tolist(),
+    "numpy": lambda n: torch.tensor(n.running_mean.numpy()),
+    "numpy.asarray": lambda n: torch.tensor(numpy.asarray(n.running_mean)),
+    "repr": lambda n: repr(n.running_var),
+    "state_dict": lambda n: dict(n.state_dict()),
+    "deepcopy": lambda n: dict(copy.deepcopy(n).state_dict()),
+    "pickle": lambda n: dict(pickle.loads(pickle.dumps(n)).state_dict()),
+    "save": lambda n: _saved(n.running_mean),
+    "dlpack": lambda n: torch.from_dlpack(n.running_mean).clone(),
+    "data": lambda n: n.running_mean.data.clone(),
+    "detach": lambda n: n.running_mean.detach() * 2,
+    "an operand": lambda n: 1 + n.running_mean,
+    "one of a list": lambda n: torch.stack([torch.zeros(6), n.running_var]),
+    "foreach": lambda n: torch._foreach_add([n.running_mean, n.running_var], 1.0),
+    "copied from": lambda n: torch.zeros(6).copy_(n.running_mean),
+    "named_buffers": lambda n: [b.sum() for _, b in n.named_buffers()],
+    "zeroed": lambda n: n.running_mean.zero_() + 0,
+    "reset": lambda n: [n.reset_running_stats(), n.running_var.clone()][1],
+    "loaded": lambda n: [n.load_state_dict(nn.BatchNorm1d(6).state_dict()), n.running_var.clone()][1],
+    "half": lambda n: n.half().float().running_mean.clone(),
+    "functional": lambda n: nn.functional.batch_norm(torch.ones(2, 6), n.running_mean, n.running_var),
+    "evaluation": lambda n: n.eval()(torch.ones(2, 6)).detach(),
+    "is a tensor": lambda n: [isinstance(n.running_mean, torch.Tensor), n.running_mean.shape == (6,)],
+}
+
+
+def check_statistics_are_whole_whenever_somebody_looks() -> None:
+    x = _data()
+    for how, look in LOOKS.items():
+        for sizes in _sizes():
+            with case(f"{how}, {sizes}"):
+                ours, truth = twins(Net)
+                for _ in range(2):
+                    ours(samestep.shard(x, 0, sizes))
+                    _by_blocks(truth, x, sizes)
+                same(look(ours.norm), look(truth.norm), how, scale=10)
+                true(type(ours.norm.running_mean) is torch.Tensor, f"a {type(ours.norm.running_mean)} is left")
+
+
+def check_one_norm_called_twice_and_shared_by_two_models() -> None:
+    x = _data()
+    for sizes in _sizes():
+        with case(sizes):
+            ours, truth = twins(Net)
+            other, true_other = twins(Net)
+            other.norm, true_other.norm = ours.norm, truth.norm
+            for _ in range(2):
+                for model, plain in ((ours, truth), (other, true_other), (ours, truth)):
+                    same(model(samestep.shard(x, 0, sizes)), _by_blocks(plain, x, sizes), "output")
+            same(dict(ours.norm.state_dict()), dict(truth.norm.state_dict()), "statistics")

@@ -139,20 +139,28 @@ def check_a_freed_model_is_gone() -> None:
         true(not alive, f"{name}: {len(alive)} of a freed model are still there")
 
 
-def check_buckets_take_no_more_than_the_gradients() -> None:
-    """DDP holds parameters, gradients and buckets of the same size all the time; here buckets last one backward."""
+def check_buckets_take_no_more_than_ddps() -> None:
+    """DDP holds gradients and buckets of their size all the time. Here a bucket is the gradients, where it may be."""
     x, y = data()
-    model = nn.Sequential(nn.Linear(4, 300), nn.ReLU(), nn.Linear(300, 700), nn.ReLU(), nn.Linear(700, 3))
-    gradients = sum(p.numel() * p.element_size() for p in model.parameters())
-    for _ in range(2):
-        before = LEDGER.reduced_bytes
-        F.cross_entropy(model(samestep.shard(x)), samestep.shard(y)).backward()
-        buckets = region._KNOWN[model].buckets
-        numbers = sum(len(b.parameters) + 1 for b in buckets)
-        taken = LEDGER.reduced_bytes - before
-        true(gradients <= taken <= gradients + 4 * numbers, f"buckets of {taken} bytes for {gradients} of gradients")
-        held = [name for b in buckets for name, value in vars(b).items() if isinstance(value, torch.Tensor)]
-        true(not [name for name in held if name != "norm"], f"a bucket holds {held} after backward")
+    for to_none, copies in ((True, 1), (False, 2)):
+        model = nn.Sequential(nn.Linear(4, 300), nn.ReLU(), nn.Linear(300, 700), nn.ReLU(), nn.Linear(700, 3))
+        gradients = sum(p.numel() * p.element_size() for p in model.parameters())
+        for _ in range(4):
+            model.zero_grad(set_to_none=to_none)
+            before = LEDGER.reduced_bytes
+            F.cross_entropy(model(samestep.shard(x)), samestep.shard(y)).backward()
+            buckets = region._KNOWN[model].buckets
+            slack = sum(68 * len(b.parameters) + 4 for b in buckets)
+            sent = LEDGER.reduced_bytes - before
+            true(gradients <= sent <= gradients + slack, f"{sent} bytes were sent for {gradients} of gradients")
+            memory = [p.grad for p in model.parameters()] + [b._buffer.flat for b in buckets if b._buffer is not None]
+            held = sum({t.data_ptr(): t.untyped_storage().nbytes() for t in map(_start, memory)}.values())
+            true(held <= copies * (gradients + slack), f"{held} bytes are held for {gradients} of gradients")
+
+
+def _start(tensor: Any) -> torch.Tensor:
+    """A tensor that begins where the memory of this one does."""
+    return tensor.detach().as_strided((), (), 0)
 
 
 class Centre(nn.Module):

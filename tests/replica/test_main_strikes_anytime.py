@@ -99,6 +99,6 @@ def test_main_strikes_at_any_moment(name: str) -> None:
     _, total = struck(steps, setup, 0)
     assert total > 20
     every = os.environ.get("REPLICA_EVERY_MOMENT")
-    for calls in range(1, total + 1) if every else stride(total, 60):
+    for calls in range(1, total + 1) if every else stride(total, 25):
         answers, _ = struck(steps, setup, calls)
         assert comparable(answers) == comparable(expected), f"main strikes before call {calls} of {total}"

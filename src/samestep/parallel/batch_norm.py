@@ -5,14 +5,15 @@ the statistics of all ranks' rows. The user's modules, their types and state_dic
 `torch.nn.SyncBatchNorm`, which comes here too where no process group is initialised, works on the CPU as well.
 
 With `--batchnorm local` each rank normalises by its own rows, without a word to the others. The running statistics
-are still those of the global batch, put together once per call of a region: what the script sees is whole.
+are still those of the global batch, put together once per call of a region, on the way while the script goes on: what
+the script sees is whole.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -22,7 +23,14 @@ import torch.nn.functional as F
 from samestep import numerics, torch_private, world
 from samestep.globalview.placement import Shard
 from samestep.globalview.tensor import WHERE
-from samestep.parallel.batch_statistics import Statistics, combined, from_kernel, normalize, torch_batch_norm
+from samestep.parallel import pending
+from samestep.parallel.batch_statistics import (
+    Statistics,
+    from_kernel,
+    normalize,
+    start_combining,
+    torch_batch_norm,
+)
 from samestep.parallel.stillness import own_reads
 
 
@@ -129,7 +137,11 @@ def region_statistics(placement: Shard) -> Iterator[None]:
     A rank with a single row may have one value per channel, for which there are no statistics: such a batch is
     normalised by the global ones.
     """
-    if numerics.chosen().batchnorm != "local" or min(placement.sizes) < 2:
+    if numerics.chosen().batchnorm != "local":
+        yield
+        return
+    pending.settle()
+    if min(placement.sizes) < 2:
         yield
         return
     before, _STATE.held = _STATE.held, []
@@ -158,8 +170,14 @@ def _release(held: list[_Update]) -> None:
     kinds = dict.fromkeys((update.mine.mean.dtype, update.mine.mean.device) for update in held)
     for kind in kinds:
         updates = [update for update in held if (update.mine.mean.dtype, update.mine.mean.device) == kind]
-        for update, batch in zip(updates, combined([update.mine for update in updates]), strict=True):
-            _take_in(update.running_mean, update.running_var, update.momentum, batch)
+        found = start_combining([update.mine for update in updates])
+        buffers = {id(t): t for update in updates for t in (update.running_mean, update.running_var)}
+        pending.postpone(list(buffers.values()), functools.partial(_take_in_all, updates, found))
+
+
+def _take_in_all(updates: list[_Update], found: Callable[[], list[Statistics]]) -> None:
+    for update, batch in zip(updates, found(), strict=True):
+        _take_in(update.running_mean, update.running_var, update.momentum, batch)
 
 
 # ---------------------------------------------------------------------- the check

@@ -6,12 +6,13 @@ nothing cancels; what is pointwise is left to torch's own kernels. Gradients may
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 
-from samestep import world
+from samestep import torch_private, world
 from samestep.globalview import collectives
 from samestep.parallel.in_step import meet
 
@@ -47,7 +48,10 @@ def local_statistics(x: torch.Tensor) -> Statistics:
     if count == 0:
         zeros = wide.new_zeros(wide.size(1))
         return Statistics(zeros, zeros, wide.new_zeros(()))
-    var, mean = torch.var_mean(wide, _other_dims(wide), correction=0)
+    if wide.device.type == "cpu":  # as torch's own batch norm does, in a quarter of the time that var_mean takes
+        mean, var = torch_private.channel_statistics(wide)
+    else:
+        var, mean = torch.var_mean(wide, _other_dims(wide), correction=0)
     return Statistics(mean, var, mean.new_tensor(float(count)))
 
 
@@ -61,10 +65,18 @@ def from_kernel(mean: torch.Tensor, unbiased: torch.Tensor, x: torch.Tensor) -> 
 
 def combined(mine: list[Statistics]) -> list[Statistics]:
     """Of all ranks' rows, for several batches with one collective; they must be of one dtype and device."""
-    here = world.current()
+    return start_combining(mine)()
+
+
+def start_combining(mine: list[Statistics]) -> Callable[[], list[Statistics]]:
+    """The same, started; what it returns waits for it."""
     flat = torch.cat([t.reshape(-1) for statistics in mine for t in statistics])
     meet()
-    everyone = here.all_gather(flat, 0, [flat.numel()] * here.size).view(here.size, -1).double()
+    everyone = world.current().start_gather(flat)
+    return lambda: _split(everyone().double(), mine)
+
+
+def _split(everyone: torch.Tensor, mine: list[Statistics]) -> list[Statistics]:
     found, start = [], 0
     for one in mine:
         channels = one.mean.numel()
@@ -136,29 +148,44 @@ def _gradients(
     """Of x, weight and bias, without history. Of x: scale · (grad − mean(grad) − x̂ · mean(grad · x̂)), global means."""
     mean, var, count = of_all
     invstd = torch.rsqrt(var + eps)
-    by_weight, by_bias = _sums(grad, x, mean, var, invstd, eps)
+    scale = torch.ones_like(mean) if weight is None else weight.to(mean.dtype)
+    scaled, by_weight, by_bias = _of_given_statistics(grad, x, scale, of_all, invstd, eps, for_x)
     if not for_x:
         return None, by_weight, by_bias
     sums = world.current().all_reduce_(torch.cat([by_weight, by_bias])) / count
     mean_grad_xhat, mean_grad = sums.split(mean.numel())
-    a = invstd if weight is None else invstd * weight.to(invstd.dtype)
+    a = invstd * scale
     b = -a * invstd * mean_grad_xhat
     c = -a * mean_grad - b * mean
+    if scaled is not None:  # of x, a line per channel is left to add: what batch norm does in evaluation mode
+        zeros, ones = torch.zeros_like(mean), torch.ones_like(mean)
+        return scaled.add_(torch_batch_norm(x, zeros, ones, b, c, False, 0.0, 0.0)), by_weight, by_bias
     a, b, c = (_per_channel(t, x) for t in (a, b, c))
     return torch.addcmul(c, x.to(a.dtype), b).addcmul_(grad.to(a.dtype), a), by_weight, by_bias
 
 
-def _sums(
-    grad: torch.Tensor, x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor, invstd: torch.Tensor, eps: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sums over this rank's rows of grad · x̂ and of grad, by torch's kernel: the gradients of weight and bias."""
+def _of_given_statistics(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    of_all: Statistics,
+    invstd: torch.Tensor,
+    eps: float,
+    for_x: bool,
+) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]:
+    """By torch's kernel, as if the statistics were numbers: scale · grad, and over this rank's rows the sums of
+    grad · x̂ and of grad, which are the gradients of weight and bias. The first not in half precision, where adding to
+    it would round twice.
+    """
+    mean, var, _ = of_all
     if x.numel() == 0:
-        return torch.zeros_like(mean), torch.zeros_like(mean)
+        return None, torch.zeros_like(mean), torch.zeros_like(mean)
     grad = grad.contiguous() if grad.stride() != x.stride() else grad
-    _, by_weight, by_bias = torch.ops.aten.native_batch_norm_backward(
-        grad, x, torch.ones_like(mean), mean, var, mean, invstd, False, eps, [False, True, True]
+    wanted = for_x and x.dtype == grad.dtype == mean.dtype
+    scaled, by_weight, by_bias = torch.ops.aten.native_batch_norm_backward(
+        grad, x, scale, mean, var, mean, invstd, False, eps, [wanted, True, True]
     )
-    return by_weight.to(mean.dtype), by_bias.to(mean.dtype)
+    return scaled if wanted else None, by_weight.to(mean.dtype), by_bias.to(mean.dtype)
 
 
 def _gradients_to_differentiate(

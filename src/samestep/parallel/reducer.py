@@ -4,8 +4,8 @@ Inside a region gradients are N times the true ones, so they are *averaged* over
 summed exactly whatever the shard sizes, and what is already whole (a penalty computed from the parameters by the
 script, a gradient accumulated by an earlier backward) averages to itself.
 
-Gradients are copied into flat buckets in the order in which backward produces them; a full bucket is summed while
-backward goes on. The remaining ones follow when backward ends, in an order that is the same on every rank.
+Gradients are copied into flat buckets as backward produces them; a full bucket is summed while backward goes on. The
+remaining ones follow when backward ends, in an order that is the same on every rank.
 `torch.nn.parallel.DistributedDataParallel` works alike and is the yardstick; it is not used because it refuses or
 gets wrong several forwards per backward, branches that differ between ranks, and parameters shared by two modules.
 
@@ -70,7 +70,7 @@ class Reducer:
             bucket = Bucket(group)
             for slot, p in enumerate(group):
                 self._slots[id(p)] = (bucket, slot)
-                weakref.finalize(p, self._slots.pop, id(p), None)
+                weakref.finalize(p, self._forget, id(p))
                 p.register_post_accumulate_grad_hook(self._arrived)
         found: dict[int, Bucket] = {}
         for p in reversed(parameters):
@@ -80,6 +80,12 @@ class Reducer:
         for bucket in buckets:
             bucket.companions.extend(b for b in buckets if not any(b is other for other in bucket.companions))
         return buckets
+
+    def _forget(self, identity: int) -> None:
+        """A parameter is no more."""
+        entry = self._slots.pop(identity, None)
+        if entry is not None:
+            entry[0].release()
 
     def together(self, parameter: torch.Tensor) -> list[Bucket]:
         """The buckets of all regions that this parameter belongs to."""
@@ -104,7 +110,7 @@ class Reducer:
             if self._is_deferred(bucket):
                 self._owe([bucket])
                 continue
-            bucket.reset()
+            bucket.begin()
             bucket.active = True
             current.buckets.append(bucket)
 
@@ -116,7 +122,7 @@ class Reducer:
         if entry is None or not self._passes:
             return
         bucket, slot = entry
-        bucket.mark(slot)
+        bucket.mark(slot, parameter)
         for running in self._passes.values():
             running.start_ready()
 
@@ -152,13 +158,11 @@ class Reducer:
         mine = torch.tensor([t.started for t in torn])
         everyone = here.all_gather(mine, 0, [len(torn)] * here.size).view(here.size, -1)
         for unfinished, most in zip(torn, everyone.max(0).values.tolist(), strict=True):
-            for number, bucket in enumerate(unfinished.buckets[:most]):
-                if number >= unfinished.started:
-                    bucket.start()
-                here.finish_sum(bucket.work)
-            for bucket in unfinished.buckets:
+            _sum(unfinished.buckets[:most], unfinished.started)
+            for bucket in unfinished.buckets[most:]:
+                bucket.put_back()
                 bucket.reset()
-            self._owe(unfinished.buckets)
+            self._owe(unfinished.buckets[most:])
 
     def _owe(self, buckets: list[Bucket]) -> None:
         self._owed.extend(b for b in buckets if not any(b is other for other in self._owed))
@@ -170,7 +174,7 @@ class Reducer:
             self._settle()
         owed, self._owed = self._owed, []
         for bucket in owed:
-            bucket.reset()
+            bucket.begin()
         _sum(owed, 0)
         self._watch()
 

@@ -2,9 +2,9 @@
 
 A gradient is moved to its place when backward has made it, divided by the number of ranks on the way, and after the sum
 its place *is* the parameter's `grad`: no second copy, no second pass over the memory. (DDP has this as
-`gradient_as_bucket_view`.) A `grad` that was there before, or that has a history, stays the same object and is written
-to instead. The buffer is used again only if nobody but the bucket holds its memory, so that a gradient which the script
-has kept never changes.
+`gradient_as_bucket_view`.) A `grad` that was elsewhere before, or that has a history, stays the same object and is
+written to instead. The buffer is used again only if nobody but the parameters holds its memory, so that a gradient
+which the script has kept never changes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Bucket:
         #: Whether it takes part in a backward that is running.
         self.active = False
         self._buffer: _Buffer | None = None
-        #: Slots that had no gradient when the backward began.
+        #: Slots whose gradient is the bucket's to move: there was none when the backward began, or it lay here.
         self._fresh: list[bool] = []
         self._ranks = torch.tensor(world.current().size, dtype=self.dtype)
 
@@ -61,10 +61,13 @@ class Bucket:
         """Make room for the gradients of a backward."""
         self.reset()
         owners = [ref() for ref in self.parameters]
-        self._fresh = [p is not None and p.grad is None for p in owners]
-        if self._buffer is None or self._buffer.is_held() or not self._buffer.fits(owners):
-            self._buffer = None  # its memory goes before there is new
+        buffer = self._buffer
+        own = [False] * len(owners) if buffer is None else [buffer.has(slot, p) for slot, p in enumerate(owners)]
+        if buffer is None or buffer.is_held(besides=sum(own)) or not buffer.fits(owners):
+            self._buffer = buffer = None  # its memory goes before there is new
             self._buffer = _Buffer(owners, self.dtype, self.device)
+            own = [False] * len(owners)
+        self._fresh = [p is not None and (mine or p.grad is None) for p, mine in zip(owners, own, strict=True)]
 
     def release(self) -> None:
         """Give the memory back once no parameter is left; buckets that know each other outlive them a while."""
@@ -217,9 +220,17 @@ class _Buffer:
         self.tail = self.flat[size:]
         self._users = torch_private.storage_users(self.flat)
 
-    def is_held(self) -> bool:
-        """Whether a tensor outside, a gradient mostly, has this memory."""
-        return self._users is None or torch_private.storage_users(self.flat) != self._users
+    def has(self, slot: int, parameter: torch.Tensor | None) -> bool:
+        """Whether the gradient of a parameter lies in its place."""
+        grad = None if parameter is None else parameter.grad
+        if grad is None or grad.layout is not torch.strided or grad.numel() == 0:
+            return False
+        place = self.places[slot]
+        return grad.data_ptr() == place.data_ptr() and _is_alike(grad, place)
+
+    def is_held(self, besides: int) -> bool:
+        """Whether tensors outside have this memory, besides so many gradients."""
+        return self._users is None or torch_private.storage_users(self.flat) != self._users + besides
 
     def fits(self, owners: list[torch.nn.Parameter | None]) -> bool:
         """Whether the parameters are still of the forms for which it was made (`.to(...)` changes them in place)."""
@@ -227,7 +238,7 @@ class _Buffer:
 
     def give(self, slot: int, parameter: torch.Tensor) -> None:
         """Make a place the `grad` of its parameter; `data`, so that to autograd it is no view of the others."""
-        parameter.grad = self.places[slot].data
+        parameter.grad = self.places[slot].data if parameter.numel() else torch.zeros_like(parameter)
 
 
 def _form(parameter: torch.Tensor | None) -> Any:

@@ -140,7 +140,7 @@ def check_a_freed_model_is_gone() -> None:
 
 
 def check_buckets_take_no_more_than_ddps() -> None:
-    """DDP holds gradients and buckets of their size all the time. Here a bucket is the gradients (benchmarks/memory.py)."""
+    """DDP holds gradients and buckets of their size all the time. Here a bucket is the gradients."""
     x, y = data()
     for to_none in (True, False):
         model = nn.Sequential(nn.Linear(4, 300), nn.ReLU(), nn.Linear(300, 700), nn.ReLU(), nn.Linear(700, 3))

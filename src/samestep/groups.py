@@ -84,6 +84,11 @@ class Staged:
         gathered = torch.empty(output.shape, dtype=output.dtype)
         return _Work(self._group._allgather_base(gathered, mine.cpu()), [output], [gathered])
 
+    def alltoall_base(self, output: torch.Tensor, mine: torch.Tensor, received: list[int], sent: list[int]) -> Any:
+        """Start sending the rank's blocks of `mine`, of lengths `sent`, to every rank."""
+        gathered = torch.empty(output.shape, dtype=output.dtype)
+        return _Work(self._group.alltoall_base(gathered, mine.cpu(), received, sent), [output], [gathered])
+
     def broadcast(self, tensors: Sequence[torch.Tensor], options: Any) -> Any:
         """Start overwriting each tensor by that of the root."""
         copies = [tensor.cpu() for tensor in tensors]

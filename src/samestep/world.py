@@ -89,8 +89,7 @@ class World:
             lengths = [n * row_bytes for n in sizes]
             everyone, work = exchange.gather(self._group(local).script, mine, lengths)
             self._finish(work, "all-gather")
-            blocks = everyone.view(local.dtype).view(sum(sizes), *row)
-            return blocks.movedim(0, dim).contiguous() if dim else blocks
+            return _in_rows(everyone.view(local.dtype).view(sum(sizes), *row), dim)
         if len(set(sizes)) > 1:
             padded = mine.new_zeros(longest * row_bytes)
             padded[: mine.numel()] = mine
@@ -100,7 +99,7 @@ class World:
         blocks = everyone.view(local.dtype).view(self.size * longest, *row)
         if len(set(sizes)) > 1:
             blocks = torch.cat([blocks[r * longest : r * longest + n] for r, n in enumerate(sizes)])
-        return blocks.movedim(0, dim).contiguous() if dim else blocks
+        return _in_rows(blocks, dim)
 
     def broadcast_(self, tensor: torch.Tensor, source: int = 0) -> torch.Tensor:
         """Overwrite a contiguous `tensor` by that of rank `source`."""
@@ -183,6 +182,11 @@ class World:
         finally:
             CURRENT.since = 0.0
         LEDGER.communication_s += time.perf_counter() - began
+
+
+def _in_rows(rows_first: torch.Tensor, dim: int) -> torch.Tensor:
+    """Gathered rows as a tensor of its own, no view of the bytes in which they came."""
+    return rows_first.movedim(0, dim).contiguous() if dim else rows_first.data
 
 
 def _stored(tensor: torch.Tensor) -> torch.Tensor:

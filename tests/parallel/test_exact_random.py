@@ -12,8 +12,8 @@ from running import PROGRAMS, Result, assert_same, run_samestep
 NAMES = sorted(path.stem for path in (PROGRAMS / "random").glob("*.py"))
 #: Weights of N devices against those of one, relative. Nearer than for other programs: nothing but rounding differs.
 TOLERANCE = 1e-6
-#: Batch norm enlarges rounding.
-ENLARGED = {"images": 1e-5}
+#: Batch norm enlarges rounding, and so do softmax and layer norm on top of each other.
+ENLARGED = {"images": 1e-5, "transformer": 3e-6}
 TIMEOUT_S = 240.0
 
 

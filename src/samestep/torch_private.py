@@ -22,6 +22,7 @@ _NEEDED = {
     "torch.Tensor._backward_hooks": "finding parameters with hooks of the script's",
     "torch.Tensor._post_accumulate_grad_hooks": "finding parameters with hooks of the script's",
     "torch._foreach_copy_": "copying gradients out of buckets",
+    "torch.utils.weak.WeakIdKeyDictionary": "what is remembered about a tensor",
     "torch.batch_norm_update_stats": "the statistics of the global batch",
     "torch._C._functorch.maybe_current_level": "seeing that vmap or grad of torch.func is at work",
     "torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack": "making tensors whole inside vmap or grad",
@@ -46,14 +47,6 @@ def no_modes() -> int:
 function_modes: Callable[[], int] = getattr(torch._C, "_len_torch_function_stack", no_modes)
 
 
-_storage_users: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
-
-
-def storage_users(tensor: torch.Tensor) -> int | None:
-    """How many tensors and others share this tensor's memory; None where torch cannot say."""
-    return None if _storage_users is None else _storage_users(tensor.untyped_storage()._cdata)
-
-
 def _find(path: str) -> Any:
     value: Any = torch
     for name in path.split(".")[1:]:
@@ -67,6 +60,7 @@ def require() -> None:
     import torch.distributed
     import torch.utils._python_dispatch
     import torch.utils.checkpoint
+    import torch.utils.weak
 
     for path, purpose in _NEEDED.items():
         try:
@@ -104,6 +98,13 @@ def outside_transforms() -> AbstractContextManager[Any]:
     """Within: plain torch, although the thread is inside a transform of torch.func."""
     context: AbstractContextManager[Any] = torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack()
     return context
+
+
+def by_tensor() -> Any:
+    """A dictionary whose keys are tensors by identity, which it does not keep alive."""
+    from torch.utils.weak import WeakIdKeyDictionary
+
+    return WeakIdKeyDictionary()
 
 
 def channel_statistics(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

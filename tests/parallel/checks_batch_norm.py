@@ -370,3 +370,22 @@ def check_types_and_keys_stay() -> None:
     true(list(ours.state_dict()) == list(truth.state_dict()), "other keys")
     same(ours.norm.num_batches_tracked, torch.tensor(2), "num_batches_tracked")
     true(all(type(b) is torch.Tensor for b in ours.buffers()), "other tensors")
+
+
+def check_evaluation_and_training_before_one_backward() -> None:
+    """The training forward writes the statistics that the other one has saved, as torch's kernel does."""
+
+    def step(model: Any, x: torch.Tensor) -> Any:
+        model.eval()
+        first = model(x)
+        model.train()
+        second = model(x)
+        (first.pow(2).mean() + second.abs().mean()).backward()
+        return [p.grad for p in model.parameters()] + [model[1].running_mean, model[1].running_var]
+
+    torch.manual_seed(3)
+    x = torch.randn(9, 4)
+    for sizes in patterns(9):
+        with case(sizes):
+            ours, truth = twins(lambda: nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 2)))
+            same(step(ours, samestep.shard(x, 0, sizes)), step(truth, x), scale=10)

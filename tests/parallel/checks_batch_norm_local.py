@@ -180,3 +180,22 @@ def check_one_norm_called_twice_and_shared_by_two_models() -> None:
                 for model, plain in ((ours, truth), (other, true_other), (ours, truth)):
                     same(model(samestep.shard(x, 0, sizes)), _by_blocks(plain, x, sizes), "output")
             same(dict(ours.norm.state_dict()), dict(truth.norm.state_dict()), "statistics")
+
+
+def check_what_was_taken_before_sees_what_comes_after() -> None:
+    """A state_dict, a slice and an array share the statistics' memory."""
+    x = _data()
+
+    def look(model: Any, run: Any) -> Any:
+        kept = model.state_dict()
+        part, array = model.norm.running_mean[2:], model.norm.running_var.numpy()
+        run()
+        seen = [{name: t.clone() for name, t in kept.items()}, part.clone(), torch.tensor(array)]
+        kept["norm.running_mean"].zero_()
+        return [seen, torch.tensor(model.norm.running_mean), torch.jit.script(model.eval()).norm.running_var.clone()]
+
+    for sizes in _sizes():
+        with case(sizes):
+            ours, truth = twins(Net)
+            found = look(ours, lambda sizes=sizes, ours=ours: ours(samestep.shard(x, 0, sizes)))
+            same(found, look(truth, lambda sizes=sizes, truth=truth: _by_blocks(truth, x, sizes)), scale=10)

@@ -10,9 +10,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
+import samestep
 from inside.claims import case, true
-from inside.training import both
+from inside.training import both, data
+from samestep.parallel import region
 
 
 class Convolutions(nn.Module):
@@ -147,10 +150,22 @@ def check_a_model_that_changes_its_type_between_steps() -> None:
             model.to(kind)
             model.zero_grad()
             loss_of(model, x.to(kind), y).backward()
-            seen.append([p.grad.float().clone() for p in model.parameters()])
+            seen.append([p.grad.clone() for p in model.parameters()])
         return [seen, shapes(model)]
 
     both(step, Convolutions, scale=10)
+
+
+def check_half_precision_is_left_behind() -> None:
+    """Gradients that float16 cannot hold, once the model is in single precision."""
+
+    def step(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+        loss_of(model.half(), x.half(), y).backward()
+        model.float().zero_grad()
+        (loss_of(model, x, y) * 1e7).backward()
+        return [p.grad for p in model.parameters()]
+
+    both(step, lambda: nn.Linear(4, 3), scale=100)
 
 
 def check_a_parameter_that_grows() -> None:
@@ -217,3 +232,147 @@ def check_states_of_optimizers_are_not_gradients() -> None:
         return seen
 
     both(step, Convolutions)
+
+
+class Raising(torch.autograd.Function):
+    """Raises in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        raise ValueError("in the middle")
+
+
+def check_gradients_that_are_dropped_after_an_exception_do_not_come_back() -> None:
+    def drop(model: Any) -> None:
+        for p in model.parameters():
+            p.grad = None
+
+    def assign(model: Any) -> None:
+        for p in model.parameters():
+            p.grad = torch.ones_like(p)
+
+    def delete(model: Any) -> None:
+        for p in model.parameters():
+            del p.grad
+
+    def penalty(model: Any) -> None:
+        drop(model)
+        sum(p.pow(2).sum() for p in model.parameters()).backward()
+
+    def keep(model: Any) -> None:
+        pass
+
+    for way in (drop, assign, delete, penalty, keep):
+
+        def step(model: Any, x: torch.Tensor, y: torch.Tensor, way: Any = way) -> Any:
+            loss_of(model, x, y).backward()
+            model.zero_grad()
+            try:  # the last layer has its gradients by then, the first has not
+                F.cross_entropy(model[2](model[1](Raising.apply(model[0](x)))), y).backward()
+            except ValueError:
+                way(model)
+            loss_of(model, x, y).backward()
+            return [p.grad for p in model.parameters()]
+
+        with case(way.__name__):
+            both(step)
+
+
+def check_sparse_gradients_beside_dense_ones() -> None:
+    """A table that is looked up and multiplied by, in any order, also computed again piece by piece."""
+
+    class Tied(nn.Module):
+        def __init__(self, reentrant: bool | None) -> None:
+            super().__init__()
+            self.table, self.layer, self.reentrant = nn.Embedding(6, 4, sparse=True), nn.Linear(4, 4), reentrant
+
+        def again(self, function: Any, *args: Any) -> Any:
+            if self.reentrant is None:
+                return function(*args)
+            return checkpoint(function, *args, use_reentrant=self.reentrant)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            numbers = (x.abs() * 3).long().clamp(0, 5)
+            start = torch.zeros((), requires_grad=True)
+            h = self.again(lambda n, s: torch.tanh(self.layer(self.table(n) + s)).mean(1), numbers, start)
+            return self.again(lambda h: h @ self.table.weight.t(), h)
+
+    def step(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+        seen = []
+        for _ in range(2):
+            model.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            seen.append([p.grad.to_dense().clone() for p in model.parameters()])
+        model.zero_grad()
+        return seen
+
+    for reentrant in (None, False, True):
+        with case(f"use_reentrant={reentrant}"):
+            both(step, lambda reentrant=reentrant: Tied(reentrant))
+
+
+def check_hooks_that_come_later_find_the_gradient() -> None:
+    def step(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+        seen: list[Any] = []
+        for _ in range(2):
+            model.zero_grad()
+            loss_of(model, x, y).backward()
+        for number, p in enumerate(model.parameters()):
+            if number % 2 == 0:
+                p.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.norm().item()))
+        for _ in range(2):
+            loss_of(model, x, y).backward()
+        return [seen, [p.grad for p in model.parameters()]]
+
+    both(step)
+
+
+def check_optimizers_that_step_in_backward_from_some_time_on() -> None:
+    def step(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+        loss_of(model, x, y).backward()
+        model.zero_grad()
+
+        def update(p: torch.Tensor) -> None:
+            p.data.add_(p.grad, alpha=-0.1)
+            p.grad = None
+
+        for p in model.parameters():
+            p.register_post_accumulate_grad_hook(update)
+        for _ in range(3):
+            loss_of(model, x, y).backward()
+        return [p.grad is None for p in model.parameters()]
+
+    both(step)
+
+
+def check_a_gradient_is_as_large_as_it_looks() -> None:
+    """Alone in its storage: saved, pickled and copied by itself; kept ones do not keep their bucket for long."""
+
+    def step(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+        loss_of(model, x, y).backward()
+        grads = [p.grad for p in model.parameters()]
+        return [
+            [g.storage_offset(), g.untyped_storage().nbytes(), copy.deepcopy(g).untyped_storage().nbytes()]
+            for g in grads
+        ]
+
+    both(step, Convolutions)
+    x, y = data()
+    model = nn.Sequential(nn.Linear(4, 300), nn.Linear(300, 3))
+    kept = []
+    for _ in range(6):
+        model.zero_grad()
+        loss_of(model, samestep.shard(x), samestep.shard(y)).backward()
+        kept.append(model[0].bias.grad)
+    memories = {id(b._buffer) for b in region._KNOWN[model].buckets}
+    true(all(p.grad.data_ptr() == p.grad.untyped_storage().data_ptr() for p in model.parameters()), "a view")
+    lying = [k for k in kept for b in region._KNOWN[model].buckets if _inside(k, b._buffer.flat)]
+    true(len(memories) == 1 and not lying, f"{len(lying)} kept gradients lie in the bucket")
+
+
+def _inside(grad: Any, flat: torch.Tensor) -> bool:
+    return bool(flat.data_ptr() <= grad.data_ptr() < flat.data_ptr() + flat.nbytes)

@@ -5,8 +5,7 @@ the statistics of all ranks' rows. The user's modules, their types and state_dic
 `torch.nn.SyncBatchNorm`, which comes here too where no process group is initialised, works on the CPU as well.
 
 With `--batchnorm local` each rank normalises by its own rows, without a word to the others. The running statistics
-are still those of the global batch, put together once per call of a region, on the way while the script goes on: what
-the script sees is whole.
+are still those of the global batch, put together once per call of a region: what the script sees is whole.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ import torch.nn.functional as F
 from samestep import numerics, torch_private, world
 from samestep.globalview.placement import Shard
 from samestep.globalview.tensor import WHERE
-from samestep.parallel import pending
 from samestep.parallel.batch_statistics import (
     Statistics,
     from_kernel,
@@ -43,9 +41,53 @@ class _Update(NamedTuple):
     mine: Statistics
 
 
+class _Held:
+    """The updates of one call of a region in local mode.
+
+    They are sent together as soon as there are as many as the last time, and waited for at the end of the region: what
+    is computed after its last batch norm hides the way, and ranks need not wait for each other.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[_Update] = []
+        self._sent: list[tuple[list[_Update], Callable[[], list[Statistics]]]] = []
+        self._count = 0
+        self._first: torch.Tensor | None = None
+
+    def add(self, update: _Update) -> None:
+        """Hold an update back."""
+        self._waiting.append(update)
+        self._count += 1
+        if self._first is None:
+            self._first = update.running_mean
+        if self._count == _BEFORE.get(self._first):
+            self._send()
+
+    def _send(self) -> None:
+        """All of one kind by one collective."""
+        waiting, self._waiting = self._waiting, []
+        kinds = dict.fromkeys((update.mine.mean.dtype, update.mine.mean.device) for update in waiting)
+        for kind in kinds:
+            updates = [update for update in waiting if (update.mine.mean.dtype, update.mine.mean.device) == kind]
+            self._sent.append((updates, start_combining([update.mine for update in updates])))
+
+    def release(self) -> None:
+        """Bring the running statistics up to date."""
+        self._send()
+        for updates, found in self._sent:
+            for update, batch in zip(updates, found(), strict=True):
+                _take_in(update.running_mean, update.running_var, update.momentum, batch)
+        if self._first is not None:
+            _BEFORE[self._first] = self._count
+
+
+#: How many updates there were in the call of a region that began with this running mean; the same on every rank.
+_BEFORE: Any = torch_private.by_tensor()
+
+
 class _State(threading.local):
     #: Updates held back while a region runs in local mode; None: statistics are global.
-    held: list[_Update] | None = None
+    held: _Held | None = None
     #: Values per channel of each batch norm in training mode, while a module is checked.
     counts: list[int] | None = None
     #: Whether TorchScript knows of our batch norm.
@@ -106,13 +148,15 @@ def _refuse_single_values(input: torch.Tensor, count: int) -> None:
 def _take_in(running_mean: torch.Tensor, running_var: torch.Tensor, momentum: float, batch: Statistics) -> None:
     with torch.no_grad():
         unbiased = batch.var * (batch.values / (batch.values - 1))
-        running_mean.lerp_(batch.mean.to(running_mean.dtype), momentum)
-        running_var.lerp_(unbiased.to(running_var.dtype), momentum)
+        # Past the version counter, as torch's kernels write them: a backward may still want what a forward in
+        # evaluation mode has saved, and takes it as it is then.
+        running_mean.data.lerp_(batch.mean.to(running_mean.dtype), momentum)
+        running_var.data.lerp_(unbiased.to(running_var.dtype), momentum)
 
 
 # ---------------------------------------------------------------------- statistics of the rank's own rows
 def _by_own_rows(
-    held: list[_Update],
+    held: _Held,
     input: torch.Tensor,
     running_mean: torch.Tensor | None,
     running_var: torch.Tensor | None,
@@ -126,7 +170,7 @@ def _by_own_rows(
     # Running statistics of their own, replaced altogether, are those of the batch: the kernel has them anyway.
     mean, unbiased = torch.zeros_like(running_mean), torch.zeros_like(running_var)
     out = torch_batch_norm(input, mean, unbiased, weight, bias, True, 1.0, eps)
-    held.append(_Update(running_mean, running_var, momentum, from_kernel(mean, unbiased, input)))
+    held.add(_Update(running_mean, running_var, momentum, from_kernel(mean, unbiased, input)))
     return out
 
 
@@ -137,19 +181,16 @@ def region_statistics(placement: Shard) -> Iterator[None]:
     A rank with a single row may have one value per channel, for which there are no statistics: such a batch is
     normalised by the global ones.
     """
-    if numerics.chosen().batchnorm != "local":
+    if numerics.chosen().batchnorm != "local" or min(placement.sizes) < 2:
         yield
         return
-    pending.settle()
-    if min(placement.sizes) < 2:
-        yield
-        return
-    before, _STATE.held = _STATE.held, []
+    before, held = _STATE.held, _Held()
+    _STATE.held = held
     try:
         yield
-        _release(_STATE.held)
+        held.release()
     except torch_private.recomputation_stopped():  # checkpointing has all that it needs: an end, on every rank
-        _release(_STATE.held)
+        held.release()
         raise
     finally:
         _STATE.held = before
@@ -163,21 +204,6 @@ def always_global() -> Iterator[None]:
         yield
     finally:
         _STATE.held = before
-
-
-def _release(held: list[_Update]) -> None:
-    """Bring the running statistics up to date, all of one kind by one collective."""
-    kinds = dict.fromkeys((update.mine.mean.dtype, update.mine.mean.device) for update in held)
-    for kind in kinds:
-        updates = [update for update in held if (update.mine.mean.dtype, update.mine.mean.device) == kind]
-        found = start_combining([update.mine for update in updates])
-        buffers = {id(t): t for update in updates for t in (update.running_mean, update.running_var)}
-        pending.postpone(list(buffers.values()), functools.partial(_take_in_all, updates, found))
-
-
-def _take_in_all(updates: list[_Update], found: Callable[[], list[Statistics]]) -> None:
-    for update, batch in zip(updates, found(), strict=True):
-        _take_in(update.running_mean, update.running_var, update.momentum, batch)
 
 
 # ---------------------------------------------------------------------- the check

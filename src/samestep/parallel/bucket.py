@@ -4,14 +4,17 @@ A gradient is moved to its place when backward has made it, divided by the numbe
 its place *is* the parameter's `grad`: no second copy, no second pass over the memory. (DDP has this as
 `gradient_as_bucket_view`.) A `grad` that was elsewhere before, or that has a history, stays the same object and is
 written to instead. The buffer is used again only if nobody but the parameters holds its memory, so that a gradient
-which the script has kept never changes.
+which the script has kept never changes; from then on gradients have memory of their own, so that one that is kept does
+not keep its whole bucket. On GPUs they always have.
 """
 
 from __future__ import annotations
 
+import functools
+import sys
 import weakref
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -45,8 +48,13 @@ class Bucket:
         #: Whether it takes part in a backward that is running.
         self.active = False
         self._buffer: _Buffer | None = None
+        #: What the parameters were like when they were last seen; those that are gone keep their place, since ranks
+        #: need not lose them at the same time.
+        self._forms = [_form(p) for p in parameters]
         #: Slots whose gradient is the bucket's to move: there was none when the backward began, or it lay here.
         self._fresh: list[bool] = []
+        #: Whether gradients have memory of their own: the script keeps some, which would keep all of the bucket's.
+        self._apart = self.device.type != "cpu"
         self._ranks = torch.tensor(world.current().size, dtype=self.dtype)
 
     def reset(self) -> None:
@@ -61,13 +69,30 @@ class Bucket:
         """Make room for the gradients of a backward."""
         self.reset()
         owners = [ref() for ref in self.parameters]
+        forms = [old if p is None else _form(p) for p, old in zip(owners, self._forms, strict=True)]
         buffer = self._buffer
         own = [False] * len(owners) if buffer is None else [buffer.has(slot, p) for slot, p in enumerate(owners)]
-        if buffer is None or buffer.is_held(besides=sum(own)) or not buffer.fits(owners):
-            self._buffer = buffer = None  # its memory goes before there is new
-            self._buffer = _Buffer(owners, self.dtype, self.device)
+        if buffer is not None and buffer.is_held(besides=sum(own)):
+            self._apart, buffer = True, None
+        if buffer is None or forms != self._forms:
+            self._take_forms(forms, owners)
+            self._buffer = None  # its memory goes before there is new
+            self._buffer = _Buffer(forms, self.dtype, self.device)
             own = [False] * len(owners)
-        self._fresh = [p is not None and (mine or p.grad is None) for p, mine in zip(owners, own, strict=True)]
+        self._fresh = [
+            p is not None and (mine or (p.grad is None and not self._apart))
+            for p, mine in zip(owners, own, strict=True)
+        ]
+
+    def _take_forms(self, forms: list[_Form], owners: list[torch.nn.Parameter | None]) -> None:
+        """`.to(...)` changes parameters in place, and so does whoever assigns to their `data`."""
+        if forms == self._forms:
+            return
+        self._forms = forms
+        self.dtype = functools.reduce(torch.promote_types, [form.dtype for form in forms])
+        self.device = next((p.device for p in owners if p is not None), self.device)
+        self._apart = self._apart or self.device.type != "cpu"
+        self._ranks = torch.tensor(world.current().size, dtype=self.dtype)
 
     def release(self) -> None:
         """Give the memory back once no parameter is left; buckets that know each other outlive them a while."""
@@ -90,15 +115,17 @@ class Bucket:
         """Bring the gradient of a parameter to its place; whether there is any."""
         assert self._buffer is not None
         grad, place = parameter.grad, self._buffer.places[slot]
-        if grad is None or grad.is_sparse:
+        again = self._fresh[slot] and slot in self.filled  # then this is what came after the first
+        if grad is None or (grad.is_sparse and not again):
             self._fresh[slot] = self._fresh[slot] and grad is None
             return False
-        again = self._fresh[slot] and slot in self.filled  # then this is what came after the first
-        self._fresh[slot] = again or (self._fresh[slot] and _is_alike(grad, place))
+        # A hook of the script's that comes after ours is to find the gradient.
+        alike = _is_alike(grad, place) and torch_private.hook_count(parameter) < 2
+        self._fresh[slot] = again or (self._fresh[slot] and alike)
         # N times the true gradients are in it, of which N are added. Dividing first also keeps float16 in its range.
         grad = grad.detach() if grad.requires_grad else grad
         if again:
-            place.add_(grad / self._ranks)
+            place.add_((grad.to_dense() if grad.is_sparse else grad) / self._ranks)
         else:
             torch.div(grad, self._ranks, out=place)
         if self._fresh[slot]:
@@ -106,13 +133,14 @@ class Bucket:
         return True
 
     def put_back(self) -> None:
-        """Undo it: the gradients are the rank's own part again."""
+        """Undo it: the gradients are the rank's own part again, besides what the script has put there since."""
         for slot, ref in enumerate(self.parameters):
             parameter = ref()
             if parameter is None or not self._fresh[slot] or slot not in self.filled:
                 continue
             assert self._buffer is not None
-            parameter.grad = self._buffer.places[slot] * self._ranks
+            mine = self._buffer.places[slot] * self._ranks
+            parameter.grad = mine if parameter.grad is None else parameter.grad + mine
 
     def start(self) -> None:
         """Start the sum.
@@ -170,16 +198,18 @@ class Bucket:
         owners = [ref() for ref in self.parameters]
         targets, sources = [], []
         for slot, parameter in enumerate(owners):
-            if parameter is None or _is_sparse(parameter) or (slot in self.late and not self._fresh[slot]):
+            filled, fresh = slot in self.filled, self._fresh[slot]
+            moved = filled and fresh
+            if parameter is None or (_is_sparse(parameter) and not moved) or (slot in self.late and not fresh):
                 continue
-            if slot not in self.filled and buffer.tail[slot] == 0:  # on no rank
+            if not filled and buffer.tail[slot] == 0:  # on no rank
                 continue
-            if self._fresh[slot]:
+            if fresh:
                 more = parameter.grad
                 buffer.give(slot, parameter)
                 if more is not None:
                     _add(parameter, more)
-            else:
+            elif parameter.grad is not None or not filled:  # else a hook has used and dropped it
                 targets.append(_gradient_of(parameter))
                 sources.append(buffer.places[slot])
         if targets:
@@ -198,62 +228,80 @@ def _mean(local: torch.Tensor) -> torch.Tensor:
 
 def _add(parameter: torch.Tensor, late: torch.Tensor) -> None:
     assert parameter.grad is not None
-    parameter.grad.add_(_mean(late))
+    parameter.grad.add_(_mean(late.to_dense() if late.is_sparse else late))
+
+
+class _Form(NamedTuple):
+    """What the gradient of a parameter is like."""
+
+    shape: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def _form(parameter: torch.Tensor) -> _Form:
+    return _Form(parameter.shape, parameter.stride(), parameter.dtype)
 
 
 class _Buffer:
-    """The memory of a bucket: a place for each gradient, laid out like its parameter, and the tail."""
+    """The memory of a bucket: a place for each gradient, laid out like its parameter, and the tail.
 
-    def __init__(self, owners: list[torch.nn.Parameter | None], dtype: torch.dtype, device: torch.device) -> None:
-        self._forms = [_form(p) for p in owners]
+    On the CPU it is a `bytearray`, so that a gradient can have a storage of its own in it: as long as the gradient, as
+    `torch.save` and `deepcopy` copy storages whole; and how many there are is the `bytearray`'s count of references.
+    """
+
+    def __init__(self, forms: list[_Form], dtype: torch.dtype, device: torch.device) -> None:
         step = max(1, ALIGNMENT // dtype.itemsize)
-        starts, size = [], 0
-        for p in owners:
-            starts.append(size)
-            size += -(-(0 if p is None else p.numel()) // step) * step
+        self._forms = forms
+        self._starts, size = [], 0
+        for form in forms:
+            self._starts.append(size)
+            size += -(-form.shape.numel() // step) * step
+        total = size + len(forms) + 1
         # Zeros, as what lies between the places is summed, too.
-        self.flat = torch.zeros(size + len(owners) + 1, dtype=dtype, device=device)
-        self.places = [
-            self.flat.new_empty(0) if p is None else _laid_out(self.flat, p, start)
-            for p, start in zip(owners, starts, strict=True)
-        ]
+        if device.type == "cpu":
+            self._memory = bytearray(total * dtype.itemsize + ALIGNMENT)
+            self._offset = -torch.frombuffer(self._memory, dtype=torch.uint8, count=1).data_ptr() % ALIGNMENT
+            self.flat = torch.frombuffer(self._memory, dtype=dtype, count=total, offset=self._offset)
+        else:
+            self._memory, self._offset = bytearray(), 0
+            self.flat = torch.zeros(total, dtype=dtype, device=device)
+        self.places = [_laid_out(self.flat, form, start) for form, start in zip(forms, self._starts, strict=True)]
         self.tail = self.flat[size:]
-        self._users = torch_private.storage_users(self.flat)
+        self._users = sys.getrefcount(self._memory)
 
     def has(self, slot: int, parameter: torch.Tensor | None) -> bool:
-        """Whether the gradient of a parameter lies in its place."""
+        """Whether the gradient of a parameter lies in its place, for the bucket to move."""
         grad = None if parameter is None else parameter.grad
-        if grad is None or grad.layout is not torch.strided or grad.numel() == 0:
+        if parameter is None or grad is None or grad.layout is not torch.strided or grad.numel() == 0:
             return False
         place = self.places[slot]
-        return grad.data_ptr() == place.data_ptr() and _is_alike(grad, place)
+        here = grad.data_ptr() == place.data_ptr() and _is_alike(grad, place)
+        return here and torch_private.hook_count(parameter) < 2
 
     def is_held(self, besides: int) -> bool:
-        """Whether tensors outside have this memory, besides so many gradients."""
-        return self._users is None or torch_private.storage_users(self.flat) != self._users + besides
-
-    def fits(self, owners: list[torch.nn.Parameter | None]) -> bool:
-        """Whether the parameters are still of the forms for which it was made (`.to(...)` changes them in place)."""
-        return [_form(p) for p in owners] == self._forms
+        """Whether storages outside have this memory, besides so many gradients."""
+        return sys.getrefcount(self._memory) != self._users + besides
 
     def give(self, slot: int, parameter: torch.Tensor) -> None:
-        """Make a place the `grad` of its parameter; `data`, so that to autograd it is no view of the others."""
-        parameter.grad = self.places[slot].data if parameter.numel() else torch.zeros_like(parameter)
+        """Make a place the `grad` of its parameter."""
+        count, dtype = parameter.numel(), self.flat.dtype
+        if count == 0:
+            parameter.grad = torch.zeros_like(parameter)
+            return
+        offset = self._offset + self._starts[slot] * dtype.itemsize
+        own = torch.frombuffer(self._memory, dtype=dtype, count=count, offset=offset)
+        parameter.grad = _laid_out(own, self._forms[slot], 0).data  # `data`: no view to autograd
 
 
-def _form(parameter: torch.Tensor | None) -> Any:
-    return None if parameter is None else (parameter.shape, parameter.stride(), parameter.dtype)
-
-
-def _laid_out(flat: torch.Tensor, parameter: torch.Tensor, start: int) -> torch.Tensor:
+def _laid_out(flat: torch.Tensor, form: _Form, start: int) -> torch.Tensor:
     """The place from `start` on with the strides of the parameter if it fills its memory, else contiguous."""
-    by_stride = sorted(zip(parameter.stride(), parameter.shape, strict=True))
     extent = 1
-    for stride, length in by_stride:
+    for stride, length in sorted(zip(form.stride, form.shape, strict=True)):
         if length != 1 and stride != extent:
-            return flat[start : start + parameter.numel()].view(parameter.shape)
+            return flat[start : start + form.shape.numel()].view(form.shape)
         extent *= length
-    return flat.as_strided(parameter.shape, parameter.stride(), start)
+    return flat.as_strided(form.shape, form.stride, start)
 
 
 def _is_alike(grad: torch.Tensor, place: torch.Tensor) -> bool:

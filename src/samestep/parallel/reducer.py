@@ -28,6 +28,9 @@ from samestep.globalview import autograd
 from samestep.globalview.autograd import RUNNING
 from samestep.parallel.bucket import Bucket, grouped
 
+#: Buckets of a region from which on it is asked which of them are of use.
+MOST_COMPANIONS = 8
+
 
 class _Pass:
     """One backward: the buckets that take part, in the order in which they are summed."""
@@ -79,6 +82,8 @@ class Reducer:
         buckets = list(found.values())
         for bucket in buckets:
             bucket.companions.extend(b for b in buckets if not any(b is other for other in bucket.companions))
+            if len(bucket.companions) > MOST_COMPANIONS:
+                _part_from_dead(bucket)
         return buckets
 
     def _forget(self, identity: int) -> None:
@@ -189,6 +194,14 @@ class Reducer:
                 self.pay()
 
 
+def _part_from_dead(bucket: Bucket) -> None:
+    """Forget the buckets whose parameters are gone, as of heads that were replaced, on every rank by now. Collective."""
+    here = world.current()
+    dead = torch.tensor([all(ref() is None for ref in b.parameters) for b in bucket.companions], dtype=torch.int64)
+    gone = here.all_reduce_(dead).tolist()
+    bucket.companions = [b for b, count in zip(bucket.companions, gone, strict=True) if count < here.size]
+
+
 def _sum(buckets: list[Bucket], started: int) -> None:
     """Sum the gradients of buckets, of which the first `started` are under way."""
     for bucket in buckets[started:]:
@@ -237,7 +250,17 @@ class _Gradients:
             return read(value)
 
         write = usual or inherited
-        tensor.grad = property(get, write.__set__, write.__delete__)
+
+        # Who writes drops what is there: it must be there before, or it would come back.
+        def put(value: torch.Tensor, new: Any) -> None:
+            watcher.looked_at()
+            write.__set__(value, new)
+
+        def drop(value: torch.Tensor) -> None:
+            watcher.looked_at()
+            write.__delete__(value)
+
+        tensor.grad = property(get, put, drop)
 
     def _put_back(self) -> None:
         tensor: Any = torch.Tensor

@@ -195,7 +195,7 @@ class Reducer:
 
 
 def _part_from_dead(bucket: Bucket) -> None:
-    """Forget the buckets whose parameters are gone, as of heads that were replaced, on every rank by now. Collective."""
+    """Forget the buckets whose parameters are gone on every rank, as those of heads that were replaced. Collective."""
     here = world.current()
     dead = torch.tensor([all(ref() is None for ref in b.parameters) for b in bucket.companions], dtype=torch.int64)
     gone = here.all_reduce_(dead).tolist()

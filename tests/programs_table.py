@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from running import (
+    OTHER_KERNELS,
     PROGRAMS,
     TOLERANCE,
     Result,
@@ -43,9 +44,6 @@ TOLERANCES = {
 }
 #: By default at 4 ranks: a last batch of one row, batches of fewer rows than ranks, a gather in every step.
 _AT_FOUR = frozenset(["classifier", "contrastive", "tiny_batches"])
-
-#: Another processor: kernels without vector instructions, which add up in another order.
-_OTHER_KERNELS = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"}
 
 _TEXT = """# Programs against one process
 
@@ -187,7 +185,7 @@ def main() -> None:
     options = parser.parse_args()
     lines = lines_in(options.out) if options.names else {}
     plain = environment()
-    with WarmStart(plain) as warm, WarmStart({**plain, **_OTHER_KERNELS}, perturbed=True) as other:
+    with WarmStart(plain) as warm, WarmStart({**plain, **OTHER_KERNELS}, perturbed=True) as other:
         for name in options.names or sorted(path.stem for path in PROGRAMS.glob("*.py")):
             began = time.perf_counter()
             lines[name] = row_of(name, warm, other).text()

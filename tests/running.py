@@ -47,12 +47,18 @@ class Result:
 Start = Callable[[Sequence[str], Path, float], tuple[str, str, "int | None"]]
 
 
-def cold_start(command: Sequence[str], directory: Path, timeout_s: float) -> tuple[str, str, int | None]:
-    """Run a command as a user does."""
+#: Another processor: kernels without vector instructions, which add up in another order.
+OTHER_KERNELS = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"}
+
+
+def cold_start(
+    command: Sequence[str], directory: Path, timeout_s: float, extra: Mapping[str, str] | None = None
+) -> tuple[str, str, int | None]:
+    """Run a command as a user does, with `extra` variables in its environment."""
     process = subprocess.Popen(
         command,
         cwd=directory,
-        env=environment(),
+        env={**environment(), **(extra or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -20,6 +20,7 @@ COLUMNS = {
     "program": "program",
     "ranks": "ranks",
     "difference": "difference of weights",
+    "noise": "its own noise",
     "metrics_equal": "metrics equal",
     "lines_equal": "lines equal",
     "files_equal": "files equal",

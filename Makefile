@@ -26,6 +26,7 @@ conformance: $(VENV)/.installed
 
 bench: $(VENV)/.installed
 	$(VENV)/bin/python benchmarks/overhead.py
+	$(VENV)/bin/python benchmarks/memory.py
 	$(VENV)/bin/python benchmarks/startup.py
 
 # Whole programs of many frameworks on 2 and 3 ranks, and the table of docs/frameworks.md made from what they record.

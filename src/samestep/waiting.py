@@ -77,7 +77,7 @@ def verdict(standings: list[Standing], patience: float) -> str | None:
     return (
         f"the ranks wait for different things and would wait for ever: {places}. The script has gone another way on "
         "some rank: something that is not the same in all processes (a clock, a generator without a seed, a file, "
-        "`samestep.local` or `samestep.rank()`) has decided there"
+        "`samestep.local` or `samestep.rank()`, an exception that one rank's rows alone have raised) has decided there"
     )
 
 

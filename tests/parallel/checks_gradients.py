@@ -307,12 +307,35 @@ def check_sparse_gradients_beside_dense_ones() -> None:
             model.zero_grad()
             F.cross_entropy(model(x), y).backward()
             seen.append([p.grad.to_dense().clone() for p in model.parameters()])
+        held = model.table.weight.grad
+        F.cross_entropy(model(x), y).backward()
+        seen.append([held.to_dense().clone(), held.is_sparse])
         model.zero_grad()
         return seen
 
     for reentrant in (None, False, True):
         with case(f"use_reentrant={reentrant}"):
             both(step, lambda reentrant=reentrant: Tied(reentrant))
+
+
+def check_a_sparse_gradient_stays_the_same_object() -> None:
+    class Lookup(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.layer = nn.Embedding(6, 4, sparse=True), nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(self.table((x.abs() * 3).long().clamp(0, 5)).mean(1))
+
+    def step(model: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+        loss_of(model, x, y).backward()
+        held = model.table.weight.grad
+        loss_of(model, x, y).backward()
+        seen = [held.to_dense().clone(), held.is_sparse, held is model.table.weight.grad]
+        model.zero_grad()
+        return seen
+
+    both(step, Lookup)
 
 
 def check_hooks_that_come_later_find_the_gradient() -> None:

@@ -223,7 +223,8 @@ def _add_sparse(bucket: Bucket) -> None:
         counts = here.all_gather(torch.tensor([grad._nnz()]), 0, [1] * here.size).tolist()
         indices = here.all_gather(grad.indices(), 1, counts)
         values = here.all_gather(grad.values(), 0, counts) / here.size
-        p.grad = torch.sparse_coo_tensor(indices, values, grad.shape).coalesce()
+        with torch.no_grad():  # the same object: the script may hold it
+            p.grad.copy_(torch.sparse_coo_tensor(indices, values, grad.shape, check_invariants=False).coalesce())
 
 
 class _Gradients:

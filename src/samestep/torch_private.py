@@ -22,7 +22,7 @@ _NEEDED = {
     "torch.Tensor._backward_hooks": "finding parameters with hooks of the script's",
     "torch.Tensor._post_accumulate_grad_hooks": "finding parameters with hooks of the script's",
     "torch._foreach_copy_": "copying gradients out of buckets",
-    "torch.utils.weak.WeakIdKeyDictionary": "what is remembered about a tensor",
+    "torch.utils.weak.WeakIdKeyDictionary": "what is remembered about a tensor or a module",
     "torch.batch_norm_update_stats": "the statistics of the global batch",
     "torch._C._functorch.maybe_current_level": "seeing that vmap or grad of torch.func is at work",
     "torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack": "making tensors whole inside vmap or grad",
@@ -100,8 +100,11 @@ def outside_transforms() -> AbstractContextManager[Any]:
     return context
 
 
-def by_tensor() -> Any:
-    """A dictionary whose keys are tensors by identity, which it does not keep alive."""
+def by_identity() -> Any:
+    """A dictionary whose keys are objects by identity, which it does not keep alive.
+
+    Tensors compare element by element, and the hash of some modules changes with what they hold (torchmetrics').
+    """
     from torch.utils.weak import WeakIdKeyDictionary
 
     return WeakIdKeyDictionary()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import weakref
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import nn
 from torch.distributions import Normal
 
 import samestep
-from inside.claims import case, note, patterns, same, true, twins
+from inside.claims import case, note, patterns, same, true, twins, world
 from inside.training import ROWS, all_of, both, data, net, train
 from samestep.ledger import LEDGER
 from samestep.parallel import region
@@ -177,6 +178,46 @@ def check_heads_that_come_and_go_do_not_add_up() -> None:
     known = region._KNOWN[model].buckets
     count = max(len(b.companions) for b in known)
     true(count <= 12, f"{count} buckets of a model with 2 layers")
+
+
+class Metric(nn.Module):
+    """As torchmetrics' are: its hash is made of what it holds, which is new after each batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.total = nn.Parameter(torch.ones(())), torch.zeros(())
+
+    def __hash__(self) -> int:
+        return hash((type(self).__name__, id(self.total)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale + 1
+
+
+def check_ranks_whose_memory_differs_decide_alike() -> None:
+    """Addresses are given again, hashes change and garbage is collected at other times in each process."""
+    x, _ = data()
+    litter: list[Any] = []
+    gc.disable()
+    try:
+        model = nn.Sequential(nn.Linear(4, 4), Metric())
+        for number in range(30):
+            LEDGER.regions.clear()
+            model(samestep.shard(x))
+            model[1](samestep.shard(x))
+            model[1].total = model[1].total + 1
+            part = nn.Sequential(nn.Linear(4, 4))
+            part.cycle = [part]  # only the collector frees it
+            model.extra = part
+            model.add_module("0", nn.Linear(4, 4))
+            if world().rank == number % 2:
+                gc.collect()
+            litter.append(torch.empty(()) if world().rank == number % 3 else None)
+            known = [len(plans) for plans in region._KNOWN[model]._plans.values()]
+            everyone = world().all_gather_objects((known, sorted(LEDGER.regions)))
+            true(all(one == everyone[0] for one in everyone), f"{everyone}")
+    finally:
+        gc.enable()
 
 
 class Centre(nn.Module):

@@ -82,7 +82,7 @@ class _Held:
 
 
 #: How many updates there were in the call of a region that began with this running mean; the same on every rank.
-_BEFORE: Any = torch_private.by_tensor()
+_BEFORE: Any = torch_private.by_identity()
 
 
 class _State(threading.local):

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import contextlib
 import io
-import weakref
+from collections.abc import MutableMapping
 from typing import Any
 
 import torch
 from torch import nn
 
-from samestep import world
+from samestep import torch_private, world
 from samestep.globalview.placement import WHOLE, Partial, Shard
 from samestep.globalview.tensor import RULES, GlobalTensor, partial
 from samestep.nest import map_tensors, tensors
@@ -37,9 +37,9 @@ TRIED_ROWS = 4
 VALUE, SUM, CONSTANT = "value", "sum", "constant"
 
 #: Module → what its outputs are, by mode and form of the output.
-_KINDS: weakref.WeakKeyDictionary[nn.Module, dict[Any, list[str]]] = weakref.WeakKeyDictionary()
+_KINDS: MutableMapping[nn.Module, dict[Any, list[str]]] = torch_private.by_identity()
 #: How often a module's scalars were all zero when tried, by the same key.
-_ZERO: weakref.WeakKeyDictionary[nn.Module, dict[Any, int]] = weakref.WeakKeyDictionary()
+_ZERO: MutableMapping[nn.Module, dict[Any, int]] = torch_private.by_identity()
 
 
 def per_device(output: Any, module: nn.Module, args: Any, kwargs: Any, dim: int, devices: int) -> Any:

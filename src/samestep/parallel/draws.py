@@ -17,6 +17,7 @@ import torch.utils.checkpoint
 from torch import nn
 
 from samestep.errors import SamestepError
+from samestep.parallel.serials import serial
 
 _TORCH_MODULE_FILE = nn.Module._call_impl.__code__.co_filename
 _CHECKPOINT_FILE = torch.utils.checkpoint.__file__
@@ -188,7 +189,7 @@ def place_now() -> Place:
             if code.co_argcount and code.co_varnames[0] == "self":
                 owner = frame.f_locals.get("self")
                 if isinstance(owner, nn.Module):
-                    parts.append(id(owner))
+                    parts.append(serial(owner))
         if frame.f_back is None:
             break
         frame = frame.f_back

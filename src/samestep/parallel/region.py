@@ -11,7 +11,7 @@ fewer rows than ranks is computed whole by all.
 
 from __future__ import annotations
 
-import weakref
+from collections.abc import MutableMapping
 from typing import Any
 
 import torch
@@ -36,11 +36,15 @@ from samestep.parallel.visit import Visit
 _original_call = nn.Module.__call__
 
 
+#: So many structures of a module (its parts replaced, its modes changed) are remembered with their plans.
+MOST_STRUCTURES = 64
+
+
 class _Known:
-    """What is remembered about a module: its plans by the form of the call, and its buckets."""
+    """What is remembered about a module: its plans by structure and by the form of the call, and its buckets."""
 
     def __init__(self, module: nn.Module) -> None:
-        self.plans: dict[Any, Plan] = {}
+        self._plans: dict[Any, dict[Any, Plan]] = {}
         self.signature: Any = None
         self.buckets: list[Bucket] = []
         # A wrapper is never a region itself: it deals out rows and gathers, its module is the region.
@@ -48,20 +52,20 @@ class _Known:
         self.has_state = not wrapper and any(True for _ in (*module.parameters(), *module.buffers()))
         self.agreed = False
         self.needs_true_gradients = False
-        self._parts: dict[int, weakref.ref[nn.Module]] = {}
 
-    def keep(self, form: Any, plan: Plan, module: nn.Module) -> None:
-        """Remember the plan, until a module below is freed: another may come to lie at its address."""
-        plans = self.plans
-        for part in module.modules():
-            if part is not module and id(part) not in self._parts:
-                self._parts[id(part)] = weakref.ref(part, lambda _: plans.clear())
-        plans[form] = plan
+    def plans(self, structure: Any) -> dict[Any, Plan]:
+        """The plans for a structure; that of the oldest is forgotten when there are too many, on every rank alike."""
+        found = self._plans.get(structure)
+        if found is None:
+            if len(self._plans) >= MOST_STRUCTURES:
+                self._plans.pop(next(iter(self._plans)))
+            found = self._plans[structure] = {}
+        return found
 
 
-_KNOWN: weakref.WeakKeyDictionary[nn.Module, _Known] = weakref.WeakKeyDictionary()
+_KNOWN: MutableMapping[nn.Module, _Known] = torch_private.by_identity()
 #: Modules called while another is opened get names relative to it in the report.
-_NAMES: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+_NAMES: MutableMapping[nn.Module, str] = torch_private.by_identity()
 
 
 def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -122,13 +126,13 @@ def _run(module: nn.Module, known: _Known, args: Any, kwargs: Any, lead: GlobalT
     if torch.is_grad_enabled() and not _refresh_buckets(seen.parameters, known):
         _record(module, Plan(False, "its parameters are computed by the script or have hooks"))
         return _open(module, args, kwargs)
-    coarse = len(known.plans) >= MANY_FORMS
+    plans = known.plans(seen.structure)
+    coarse = len(plans) >= MANY_FORMS
     rows = placement.total
-    form = (seen.structure, form_of(args, rows, coarse), form_of(kwargs, rows, coarse))
-    plan = known.plans.get(form)
+    form = (form_of(args, rows, coarse), form_of(kwargs, rows, coarse))
+    plan = plans.get(form)
     if plan is None:
-        plan = _decided(module, args, kwargs, placement, seen.parameters)
-        known.keep(form, plan, module)
+        plan = plans[form] = _decided(module, args, kwargs, placement, seen.parameters)
         _record(module, plan)
     if not plan.split:
         return _open(module, args, kwargs)

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import sys
 import threading
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.parallel
 from torch import nn
 
-from samestep import world
+from samestep import torch_private, world
 from samestep.errors import SamestepError
 from samestep.globalview.placement import Shard
 from samestep.globalview.tensor import WHERE, GlobalTensor, shard_whole
@@ -28,9 +27,9 @@ from samestep.notice import notice_once
 from samestep.parallel import device_scalars
 
 #: Replica → the module that it was made from.
-_ORIGINALS: weakref.WeakKeyDictionary[nn.Module, nn.Module] = weakref.WeakKeyDictionary()
+_ORIGINALS: MutableMapping[nn.Module, nn.Module] = torch_private.by_identity()
 #: Class → the same class as that of a replica.
-_KEPT: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+_KEPT: MutableMapping[Any, Any] = torch_private.by_identity()
 
 
 class _Chunk(NamedTuple):

@@ -10,6 +10,7 @@ from torch import nn
 from samestep.globalview.placement import Shard
 from samestep.globalview.tensor import GlobalTensor
 from samestep.parallel.entering import long_as_batch
+from samestep.parallel.serials import serial
 
 
 class Survey(NamedTuple):
@@ -39,13 +40,13 @@ def survey(module: nn.Module) -> Survey:
             continue
         seen.add(id(m))
         own = m.__dict__
-        structure.append((id(m), own.get("training"), id(own["forward"]) if "forward" in own else 0))
+        structure.append((serial(m), own.get("training"), serial(own["forward"]) if "forward" in own else -1))
         if not type(m).__module__.startswith("torch.nn."):
             # Flags of the script's classes; numbers change at every call where they count something.
             structure.append(tuple([value for value in own.values() if type(value) is bool or type(value) is str]))
         hooked = hooked or _has_hooks(own)
         if "_parameters" not in own:  # TorchScript keeps what a module has in C++
-            structure.append((id(m), m.training))
+            structure.append((serial(m), m.training))
             found.update((id(p), p) for p in m.parameters(recurse=False))
             stack.extend(reversed(list(m.children())))
             continue

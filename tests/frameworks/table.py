@@ -29,16 +29,16 @@ COLUMNS = {
 
 
 def rows(files: list[Path]) -> list[dict[str, str]]:
-    """What each passed test recorded."""
-    found = []
+    """What each passed test recorded; of several in the files the last."""
+    found = {}
     for file in files:
         for case in ElementTree.parse(file).getroot().iter("testcase"):
             if any(child.tag in ("failure", "error", "skipped") for child in case):
                 continue
             recorded = {p.get("name", ""): p.get("value", "") for p in case.iter("property")}
             if "framework" in recorded:
-                found.append(recorded)
-    return sorted(found, key=lambda row: (row["framework"].lower(), row["program"], int(row["ranks"])))
+                found[recorded["program"], recorded["ranks"]] = recorded
+    return sorted(found.values(), key=lambda row: (row["framework"].lower(), row["program"], int(row["ranks"])))
 
 
 def table(recorded: list[dict[str, str]]) -> str:

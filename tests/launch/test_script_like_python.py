@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import subprocess
 import sys
@@ -172,3 +173,55 @@ def test_a_reader_that_leaves_is_met_as_by_python(shop: Workshop, tmp_path: Path
         )
         assert found.stdout == "0\n"
         assert "BrokenPipeError" in found.stderr
+
+
+LEFT_OPEN = """\
+import csv, gzip, sys, zipfile
+text = open("text.log", "w")
+text.write("line\\n")
+rows = csv.writer(open("rows.csv", "w"))
+for i in range(1000):
+    rows.writerow([i, i * i])
+
+class Logger:
+    def __init__(self):
+        self.file = open("object.log", "w")
+        self.file.write("abc\\n")
+        self.itself = self
+    def __del__(self):
+        print("gone", self.file.closed, sys is not None)
+
+logger = Logger()
+packed = gzip.open("packed.gz", "wt")
+packed.write("hello\\n")
+raw = open("raw.bin", "ab")
+raw.write(b"1234")
+archive = zipfile.ZipFile("all.zip", "w")
+archive.writestr("a", "b")
+
+def main():
+    inside = open("inside.log", "w")
+    inside.write("in a function\\n")
+    END
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "end", ["pass", "raise ValueError('x')", "sys.exit('text')", "import os; os.kill(os.getpid(), 2)"]
+)
+def test_files_that_are_never_closed_are_whole(end: str, shop: Workshop) -> None:
+    found = []
+    for run in (shop.plain, shop.run):
+        shop.write(LEFT_OPEN.replace("END", end))
+        ended = run("script.py")
+        files = sorted(p for p in shop.folder.iterdir() if p.suffix in (".log", ".csv", ".gz", ".bin", ".zip"))
+        sizes = {p.name: p.stat().st_size for p in files}
+        assert gzip.decompress((shop.folder / "packed.gz").read_bytes()) == b"hello\n"
+        with zipfile.ZipFile(shop.folder / "all.zip") as archive:
+            assert archive.namelist() == ["a"]
+        found.append((ended.code, ended.out, sizes))
+        for path in files:
+            path.unlink()
+    assert found[0] == found[1]
+    assert len(found[0][2]) == 7

@@ -26,6 +26,7 @@ from samestep.launch import traces
 from samestep.launch.brief import brief_text
 from samestep.launch.channel import GO, PRINT, Failure, RankEnd
 from samestep.launch.context import Closable, Program, RankContext
+from samestep.launch.last_words import let_go
 
 _PR_SET_PDEATHSIG = 1
 _BROKEN = 70  # EX_SOFTWARE: the launcher's own code failed in the rank
@@ -87,7 +88,9 @@ def _live(program: Program, context: RankContext, birth: Birth) -> int:
     if ending.failure is not None:
         birth.line.send_failure(ending.failure)
     _tell(context, ending, birth.line)
-    code = _finish(ending.code)
+    code, mine = ending.code, context.is_main or context.equal
+    del ending  # with it the frames of an exception
+    code = _finish(code, mine)
     birth.line.send_done()
     while birth.line.answer() != GO:
         pass
@@ -231,12 +234,17 @@ def _has_own_hook() -> bool:
     return sys.excepthook is not sys.__excepthook__ and not module.startswith("torch.distributed")
 
 
-def _finish(code: int) -> int:
-    """What the interpreter does after the script: wait for threads, call the exit functions, write out the buffers."""
+def _finish(code: int, seen: bool) -> int:
+    """What the interpreter does after the script: wait for threads, call the exit functions, write out the buffers.
+
+    `seen`: what this rank writes to files is kept.
+    """
     steps: list[Callable[[], object]] = [
         getattr(threading, "_shutdown"),  # noqa: B009 (private, so not in the type stubs)
         getattr(atexit, "_run_exitfuncs"),  # noqa: B009
     ]
+    if seen:
+        steps.append(let_go)
     for step in steps:
         try:
             _hold_interrupts(False)  # as under plain Python, these can be interrupted

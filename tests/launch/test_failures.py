@@ -219,6 +219,22 @@ def test_a_second_interrupt_kills(shop: Workshop) -> None:
     assert gone(pids(shop, "pid0", "pid1"))
 
 
+def test_an_interrupt_of_the_whole_group_comes_once(shop: Workshop) -> None:
+    """As `timeout -s INT` and IDEs send it: to the launcher and to every rank, but not from a terminal."""
+    waits = "import signal\nsaved = signal.signal(signal.SIGINT, lambda *_: say(f'got{rank}-{time.time_ns()}', 1))\n"
+    shop.write(PROLOGUE + waits + "say(f'ready{rank}', 1)\nend = time.time() + 2\nwhile time.time() < end: pass\n")
+    for _ in range(3):
+        process = shop.start("script.py")
+        wait_for_files(shop.folder, "ready0", "ready1")
+        for pid in (*pids(shop, "pid0", "pid1"), process.pid):
+            os.kill(pid, signal.SIGINT)
+        process.communicate(timeout=HANG)
+        got = [path for path in shop.folder.iterdir() if path.name.startswith("got") and not path.name.endswith("part")]
+        assert sorted(path.name[:4] for path in got) == ["got0", "got1"]
+        for path in [*got, *(shop.folder / name for name in ("ready0", "ready1", "pid0", "pid1"))]:
+            path.unlink()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_the_launcher_is_asked_to_end(shop: Workshop, number: signal.Signals) -> None:
     shop.write(

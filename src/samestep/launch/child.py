@@ -9,6 +9,7 @@ import ctypes
 import io
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -39,6 +40,7 @@ class Birth:
 
     launcher: int
     line: RankEnd
+    echo: socket.socket
     threads: int | None
     foreign: tuple[Closable, ...]
     lifeline: int
@@ -164,6 +166,7 @@ def _text_stream(number: int, mode: Literal["r", "w"], like: object) -> io.TextI
 
 def _run(program: Program, context: RankContext, birth: Birth) -> _Ending:
     try:
+        signal.set_wakeup_fd(birth.echo.fileno(), warn_on_full_buffer=False)
         birth.restore_signals()  # from here on a Ctrl-C is the script's
         program(context)
     except SystemExit as end:

@@ -133,25 +133,33 @@ def _fork(
     launcher, seed = os.getpid(), secrets.randbits(63)
     port = listener.getsockname()[1]
     lines = [socket.socketpair() for _ in range(world)]
+    echoes = [socket.socketpair() for _ in range(world)]
+    for end in (end for pair in echoes for end in pair):
+        end.setblocking(False)
     ranks: list[Rank] = []
     try:
         for number in range(world):
             pid = os.fork()
             if pid:
-                ranks.append(Rank(number, pid, LauncherEnd(lines[number][0])))
+                ranks.append(Rank(number, pid, LauncherEnd(lines[number][0]), echoes[number][0]))
                 continue
             fd = listener.detach() if number == 0 and not equal else None
             context = RankContext(number, world, selection, directory, port, fd, seed, equal)
-            ends = [end for pair in lines for end in pair if end is not lines[number][1]]
+            mine = (lines[number][1], echoes[number][1])
+            ends = [end for pair in lines + echoes for end in pair if end not in mine]
             foreign: tuple[Closable, ...] = (*ends, listener, _Descriptor(lifeline[1]))
             line = RankEnd(lines[number][1], launcher)
-            become_rank(program, context, Birth(launcher, line, threads, foreign, lifeline[0], signals.restore))
+            become_rank(
+                program,
+                context,
+                Birth(launcher, line, echoes[number][1], threads, foreign, lifeline[0], signals.restore),
+            )
     except OSError as error:
         for rank in ranks:
             rank.kill_now()
         raise SamestepError(f"only {len(ranks)} of {world} processes could be started: {error.strerror}") from error
     finally:
-        for pair in lines:
+        for pair in lines + echoes:
             pair[1].close()
     return ranks
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ MAIN_EXIT = 10.0  # for main's exit functions (a tracker that uploads) after it 
 MAIN_GRACE = 30.0  # for main to save its work after Ctrl-C or SIGTERM
 OTHERS_GRACE = 5.0  # for the others after main has ended then
 REPEATED = 0.3  # a second Ctrl-C within this time is the first one, sent twice
+ECHO = 0.05  # so long a rank has to say that it got a signal, too: some senders send it to the whole process group
 
 _CALM_WAIT, _BUSY_WAIT = 0.2, 0.03
 
@@ -52,10 +54,12 @@ class Outcome:
 class Rank:
     """One forked rank as the launcher knows it."""
 
-    def __init__(self, number: int, pid: int, line: LauncherEnd) -> None:
+    def __init__(self, number: int, pid: int, line: LauncherEnd, echo: socket.socket) -> None:
         self.number = number
         self.pid = pid
         self.line = line
+        self._echo = echo
+        self._heard: dict[int, float] = {}
         self.alive = True
         self.done = False
         self.failure: Failure | None = None
@@ -66,12 +70,24 @@ class Rank:
 
     def listen(self) -> None:
         """Take in what the rank has sent."""
+        self._hear()
         failures, done = self.line.receive()
         if failures and self.failure is None:
             self.failure = failures[0]
         if (failures or done) and self.ended_at is None:
             self.ended_at = time.monotonic()
         self.done = self.done or done
+
+    def _hear(self) -> None:
+        """Take in which signals the rank has got: Python's own handler writes their numbers (`set_wakeup_fd`)."""
+        with contextlib.suppress(OSError):
+            for number in self._echo.recv(4096):
+                self._heard[number] = time.monotonic()
+
+    def has_heard(self, number: int) -> bool:
+        """Whether the rank has got this signal just now."""
+        self._hear()
+        return time.monotonic() - self._heard.get(number, -REPEATED) < REPEATED
 
     def reap(self) -> None:
         """Notice the end of the process; an end that it did not announce may be a failure."""
@@ -116,6 +132,7 @@ class Rank:
                 os.waitpid(self.pid, 0)
             self.alive = False
         self.line.close()
+        self._echo.close()
 
 
 class Supervisor:
@@ -171,9 +188,17 @@ class Supervisor:
                     rank.send(signal.SIGKILL)
                 return
         if not arrival.everywhere:
-            for rank in self._ranks:
-                if not rank.done:
-                    rank.send(arrival.number)
+            self._forward(arrival.number, now + ECHO)
+
+    def _forward(self, number: int, deadline: float) -> None:
+        """Send a signal on to the ranks that have not got it themselves: a second one would break off their saving."""
+        without = [rank for rank in self._ranks if rank.alive and not rank.done]
+        while without := [rank for rank in without if not rank.has_heard(number)]:
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(ECHO / 10)
+        for rank in without:
+            rank.send(number)
 
     def _answer_main(self) -> None:
         """Tell a failed main whether its failure is the one to show."""

@@ -43,14 +43,8 @@ def resident(device: torch.device, *, highest: bool) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
-def inside(rendezvous: str, side: str, to_none: bool, json_path: str) -> None:
-    """What every rank does: a few steps of one side; main writes the outcome."""
-    torch.set_num_threads(1)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    options = SIDES[side]
-    if options is not None:
-        method, kind = f"file://{rendezvous}", "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(kind, init_method=method, rank=samestep.rank(), world_size=samestep.world_size())
+def taken(options: dict[str, bool] | None, to_none: bool, device: torch.device) -> tuple[float, int]:
+    """Memory of a few steps in multiples of the parameters, and the bytes of those."""
     x, y = torch.randn(ROWS, WIDTH, device=device), torch.randint(0, 10, (ROWS,), device=device)
     x, y = samestep.shard(x), samestep.shard(y)
     if options is not None:
@@ -66,11 +60,26 @@ def inside(rendezvous: str, side: str, to_none: bool, json_path: str) -> None:
         optimizer.zero_grad(set_to_none=to_none)
         F.cross_entropy(model(x), y).backward()
         optimizer.step()
-    taken = (resident(device, highest=True) - before) / parameters
+    return (resident(device, highest=True) - before) / parameters, parameters
+
+
+def inside(rendezvous: str, side: str, to_none: bool, json_path: str) -> None:
+    """What every rank does: a few steps of one side; main writes the outcome."""
+    torch.set_num_threads(1)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    options = SIDES[side]
+    if options is not None:
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo",
+            init_method=f"file://{rendezvous}",
+            rank=samestep.rank(),
+            world_size=samestep.world_size(),
+        )
+    share, parameters = taken(options, to_none, device)
     if options is not None:
         dist.destroy_process_group()
     if samestep.is_main():
-        outcome = {"side": side, "to_none": to_none, "parameters": parameters, "taken": taken}
+        outcome = {"side": side, "to_none": to_none, "parameters": parameters, "taken": share}
         Path(json_path).write_text(json.dumps(outcome))
 
 

@@ -235,6 +235,21 @@ def test_an_interrupt_of_the_whole_group_comes_once(shop: Workshop) -> None:
             path.unlink()
 
 
+def test_other_signals_come_as_often_as_they_are_sent(shop: Workshop) -> None:
+    shop.write(
+        PROLOGUE
+        + "got = []\nsignal.signal(signal.SIGUSR1, lambda *_: (got.append(1), say(f'got{rank}-{len(got)}', 1)))\n"
+        + "say(f'ready{rank}', 1)\nwhile len(got) < 3: time.sleep(0.01)\n"
+    )
+    process = shop.start("script.py")
+    wait_for_files(shop.folder, "ready0", "ready1")
+    for count in (1, 2, 3):
+        process.send_signal(signal.SIGUSR1)
+        wait_for_files(shop.folder, f"got0-{count}", f"got1-{count}")
+    process.communicate(timeout=HANG)
+    assert process.returncode == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_the_launcher_is_asked_to_end(shop: Workshop, number: signal.Signals) -> None:
     shop.write(

@@ -191,13 +191,15 @@ class Supervisor:
             self._forward(arrival.number, now + ECHO)
 
     def _forward(self, number: int, deadline: float) -> None:
-        """Send a signal on to the ranks that have not got it themselves: a second one would break off their saving."""
-        without = [rank for rank in self._ranks if rank.alive and not rank.done]
-        while without := [rank for rank in without if not rank.has_heard(number)]:
-            if time.monotonic() >= deadline:
-                break
+        """Send a signal on to the ranks.
+
+        An interrupt not to those that have got it themselves: a second one would break off their saving.
+        """
+        targets = [rank for rank in self._ranks if rank.alive and not rank.done]
+        while number == signal.SIGINT and time.monotonic() < deadline and targets:
             time.sleep(ECHO / 10)
-        for rank in without:
+            targets = [rank for rank in targets if not rank.has_heard(number)]
+        for rank in targets:
             rank.send(number)
 
     def _answer_main(self) -> None:

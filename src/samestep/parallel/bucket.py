@@ -35,7 +35,6 @@ class Bucket:
 
     def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
         self.parameters = [weakref.ref(p) for p in parameters]
-        self.dtype, self.device = parameters[0].dtype, parameters[0].device
         self.waiting = len(parameters)
         #: Slots whose gradient lies in the buffer, and those that got more after the buffer had left.
         self.filled: set[int] = set()
@@ -50,12 +49,12 @@ class Bucket:
         self._buffer: _Buffer | None = None
         #: What the parameters were like when they were last seen; those that are gone keep their place, since ranks
         #: need not lose them at the same time.
-        self._forms = [_form(p) for p in parameters]
+        self._forms: list[_Form] = []
         #: Slots whose gradient is the bucket's to move: there was none when the backward began, or it lay here.
         self._fresh: list[bool] = []
         #: Whether gradients have memory of their own: the script keeps some, which would keep all of the bucket's.
-        self._apart = self.device.type != "cpu"
-        self._ranks = torch.tensor(world.current().size, dtype=self.dtype)
+        self._apart = False
+        self._take_forms([_form(p) for p in parameters])
 
     def reset(self) -> None:
         """Forget the backward before."""
@@ -75,7 +74,7 @@ class Bucket:
         if buffer is not None and buffer.is_held(besides=sum(own)):
             self._apart, buffer = True, None
         if buffer is None or forms != self._forms:
-            self._take_forms(forms, owners)
+            self._take_forms(forms)
             self._buffer = None  # its memory goes before there is new
             self._buffer = _Buffer(forms, self.dtype, self.device)
             own = [False] * len(owners)
@@ -84,13 +83,11 @@ class Bucket:
             for p, mine in zip(owners, own, strict=True)
         ]
 
-    def _take_forms(self, forms: list[_Form], owners: list[torch.nn.Parameter | None]) -> None:
-        """`.to(...)` changes parameters in place, and so does whoever assigns to their `data`."""
-        if forms == self._forms:
-            return
+    def _take_forms(self, forms: list[_Form]) -> None:
+        """What follows from the forms. `.to(...)` changes them in place, and so does whoever assigns to `data`."""
         self._forms = forms
         self.dtype = functools.reduce(torch.promote_types, [form.dtype for form in forms])
-        self.device = next((p.device for p in owners if p is not None), self.device)
+        self.device = forms[0].device
         self._apart = self._apart or self.device.type != "cpu"
         self._ranks = torch.tensor(world.current().size, dtype=self.dtype)
 
@@ -237,10 +234,11 @@ class _Form(NamedTuple):
     shape: torch.Size
     stride: tuple[int, ...]
     dtype: torch.dtype
+    device: torch.device
 
 
 def _form(parameter: torch.Tensor) -> _Form:
-    return _Form(parameter.shape, parameter.stride(), parameter.dtype)
+    return _Form(parameter.shape, parameter.stride(), parameter.dtype, parameter.device)
 
 
 class _Buffer:

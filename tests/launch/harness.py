@@ -43,6 +43,20 @@ main(sys.argv[1:])
 """
 
 
+# For the truth of a distributed program: see its_own_launch.
+LEAVE = """\
+import atexit
+import sys
+
+def leave():
+    dist = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+atexit.register(leave)
+"""
+
+
 @dataclass
 class Ended:
     """What a process left: exit code and output."""
@@ -171,13 +185,22 @@ def workshop(folder: Path) -> Iterator[Workshop]:
 
 
 def torchrun(shop: Workshop, ranks: int, *words: str) -> Ended:
-    """The truth of a distributed program. Now and then torchrun's ranks end by SIGABRT after their work: then again.
+    """The truth of a distributed program that torchrun starts.
 
     `--no-python`, because torchrun else starts `python -u`, which writes a line and its end apart: ranks' lines mix.
     """
     own = ["--standalone", f"--nproc-per-node={ranks}", "--no-python"]
-    for _ in range(6):
-        ended = shop.plain("-m", "torch.distributed.run", *own, sys.executable, *words)
-        if ended.code == 0 or "exitcode: -6" not in ended.err:
-            break
-    return ended
+    return its_own_launch(shop, "-m", "torch.distributed.run", *own, sys.executable, *words)
+
+
+def its_own_launch(shop: Workshop, *words: str) -> Ended:
+    """`python WORDS` for a program that starts ranks, each of which leaves its process group when it ends.
+
+    Scripts and frameworks forget that, and then one of many runs ends by SIGABRT after its work ("terminate called
+    without an active exception", pytorch issue 190489). The truth must not depend on it.
+    """
+    folder = shop.folder / "leave"
+    folder.mkdir(exist_ok=True)
+    (folder / "sitecustomize.py").write_text(LEAVE, encoding="utf-8")
+    path = os.pathsep.join([str(folder), environment()["PYTHONPATH"]])
+    return shop.plain(*words, PYTHONPATH=path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from harness import HANG, Ended, Workshop, gone, torchrun, wait_for_files
+from harness import HANG, Ended, Workshop, gone, its_own_launch, torchrun, wait_for_files
 
 RANK = """\
 import os, sys, time
@@ -145,7 +145,7 @@ def test_a_world_that_fell_apart_is_refused(shop: Workshop) -> None:
 
 def test_processes_that_the_script_spawns(shop: Workshop) -> None:
     shop.write(SPAWN + "    mp.spawn(work, args=(2, 'fail' in sys.argv), nprocs=2)\n    print('done')\n")
-    same_lines(shop.plain("script.py"), shop.run("script.py"))
+    same_lines(its_own_launch(shop, "script.py"), shop.run("script.py"))
     found = shop.run("script.py", "fail")
     assert found.code == 1
     assert "done" not in found.out
@@ -277,7 +277,7 @@ print(accelerator.process_index, accelerator.num_processes, accelerator.gather(t
 def test_ignite(shop: Workshop, more: str) -> None:
     pytest.importorskip("ignite")
     shop.write(IGNITE.replace("MORE", more))
-    truth = shop.plain("script.py") if more else torchrun(shop, 2, "script.py")
+    truth = its_own_launch(shop, "script.py") if more else torchrun(shop, 2, "script.py")
     same_lines(truth, shop.run("script.py"))
 
 
@@ -294,14 +294,14 @@ def test_ignite(shop: Workshop, more: str) -> None:
 def test_lightning(shop: Workshop, more: str) -> None:
     pytest.importorskip("lightning")
     shop.write(LIGHTNING.replace("MORE", more))
-    same_lines(shop.plain("script.py"), shop.run("script.py"))
+    same_lines(its_own_launch(shop, "script.py"), shop.run("script.py"))
 
 
 @pytest.mark.conformance
 def test_fabric(shop: Workshop) -> None:
     pytest.importorskip("lightning")
     shop.write(FABRIC)
-    same_lines(shop.plain("script.py"), shop.run("script.py"))
+    same_lines(its_own_launch(shop, "script.py"), shop.run("script.py"))
 
 
 @pytest.mark.conformance

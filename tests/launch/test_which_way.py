@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from harness import Ended, Workshop, torchrun
+from harness import Ended, Workshop, its_own_launch, torchrun
 
 from running import TOLERANCE, largest_relative_difference
 
@@ -85,7 +85,7 @@ def test_what_their_own_launchers_give(shop: Workshop, name: str) -> None:
     module, launcher = OWN[name]
     need(module)
     words = (script(name), "own.pt")
-    truth = line(torchrun(shop, 2, *words) if launcher == "torchrun" else shop.plain(*words))
+    truth = line(torchrun(shop, 2, *words) if launcher == "torchrun" else its_own_launch(shop, *words))
     assert line(real(shop, script(name), "found.pt")) == truth
     assert largest_relative_difference(weights(shop, "own.pt"), weights(shop, "found.pt")) <= TOLERANCE
 

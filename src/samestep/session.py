@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed
 
-from samestep import ledger, notice, numerics, replica, torch_private, waiting, world
+from samestep import exchange, heap, ledger, notice, numerics, replica, torch_private, waiting, world
 from samestep.data import fastai_batches, loader
 from samestep.globalview import autograd, classes, rules, transforms
 from samestep.groups import make_groups
@@ -59,7 +59,10 @@ def _start(context: RankContext, choice: Numerics) -> None:
     notice.set_speaker(context.rank == 0)
     store = _store(context)
     groups = make_groups(context.rank, context.world_size, context.selection, store)
-    world.install(world.World(context.rank, context.world_size, groups))
+    # On a GPU the question would wait for the GPU; collectives there are queued, not waited for.
+    looks = context.selection.kind == "cpu" and exchange.has_core_per_rank(context.world_size)
+    world.install(world.World(context.rank, context.world_size, groups, looks))
+    heap.keep_what_is_freed()
     numerics.choose(choice)
     rules.install()
     autograd.install()

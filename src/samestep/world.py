@@ -46,12 +46,16 @@ class World:
         rank: this process's number, 0 … size-1; 0 is main.
         size: the number of ranks.
         groups: process groups by device type (`"cpu"` always, `"cuda"` with GPUs); empty with one rank.
+        looks: whether to look whether a collective is done for a moment before sleeping until it is.
     """
 
-    def __init__(self, rank: int = 0, size: int = 1, groups: dict[str, Groups] | None = None) -> None:
+    def __init__(
+        self, rank: int = 0, size: int = 1, groups: dict[str, Groups] | None = None, looks: bool = False
+    ) -> None:
         self.rank = rank
         self.size = size
         self.groups = groups or {}
+        self.looks = looks
 
     def split(self, rows: int) -> tuple[int, ...]:
         """Rows per rank of a batch of `rows`: contiguous blocks that differ by at most one (16 on 3: 6, 5, 5)."""
@@ -85,7 +89,7 @@ class World:
         if flat.stride(0) != 1:  # one element may keep any stride, and bytes can be viewed only at stride 1
             flat = flat.new_empty(flat.shape).copy_(flat)
         mine = flat.view(torch.uint8)
-        if exchange.pays(local.device, longest * row_bytes):
+        if exchange.pays(local.device, longest * row_bytes, self.size):
             lengths = [n * row_bytes for n in sizes]
             everyone, work = exchange.gather(self._group(local).script, mine, lengths)
             self._finish(work, "all-gather")
@@ -142,7 +146,7 @@ class World:
     def start_gather(self, flat: torch.Tensor) -> Callable[[], torch.Tensor]:
         """Start gathering every rank's 1-dimensional tensor of the same length, a number at least; what it returns
         waits for it: shape (ranks, length). On the CPU small ones travel meanwhile."""
-        if self.size > 1 and exchange.pays(flat.device, flat.numel() * flat.element_size()):
+        if self.size > 1 and exchange.pays(flat.device, flat.numel() * flat.element_size(), self.size):
             lengths = [flat.numel() * flat.element_size()] * self.size
             everyone, work = exchange.gather(self._group(flat).script, flat.view(torch.uint8), lengths)
         else:
@@ -163,7 +167,7 @@ class World:
         self._finish(work, what)
 
     def _start_sum(self, group: Any, tensor: torch.Tensor) -> Any:
-        if tensor.numel() > 1 and exchange.pays(tensor.device, tensor.numel() * tensor.element_size()):
+        if tensor.numel() > 1 and exchange.pays(tensor.device, tensor.numel() * tensor.element_size(), self.size):
             return exchange.start_sum(group, tensor, self.size)
         return group.allreduce([tensor])
 
@@ -176,6 +180,8 @@ class World:
         began = time.perf_counter()
         CURRENT.what, CURRENT.count, CURRENT.since = what, CURRENT.count + 1, time.monotonic()
         try:
+            if self.looks:
+                exchange.look(work)
             work.wait()
         except RuntimeError as error:
             raise PeerLost(f"rank {self.rank} lost its peers in an {what}: {error}") from error

@@ -11,7 +11,7 @@ import pytest
 from inside.launching import TESTS, checks_in, run_checks
 
 #: On 4 ranks too: most values of a batch are then on other ranks, and small batches have fewer rows than ranks.
-ALSO_AT_FOUR = {"checks_partial", "checks_regions", "checks_loader"}
+ALSO_AT_FOUR = {"checks_partial", "checks_regions", "checks_loader", "checks_world"}
 #: Checks of many cases that take most of a minute on 3 ranks and two cores: there only in `make conformance`.
 LONG = {
     "checks_batch_norm": {"check_every_kind_of_norm"},

@@ -233,8 +233,11 @@ def main() -> int:
     parser.add_argument("--only", default="", help="names of cases, separated by commas without blanks")
     parser.add_argument("--json", help="append every block's time to this file, a line for each case")
     args = parser.parse_args()
-    only = set(filter(None, args.only.split(",")))
-    cases = [case for case in CASES if not only or case.name.replace(",", "").replace(" ", "-") in only]
+    names = {case.name.replace(",", "").replace(" ", "-"): case for case in CASES}
+    only = list(filter(None, args.only.split(","))) or list(names)
+    if unknown := sorted(set(only) - names.keys()):
+        parser.error(f"--only: no case is named {', '.join(unknown)}; there are {', '.join(names)}")
+    cases = [names[name] for name in only]
     json_path = os.path.abspath(args.json) if args.json else None
     for local in (False, True):
         chosen = [case for case in cases if case.local == local]

@@ -114,6 +114,47 @@ def test_a_run_that_split_nothing_says_so(tmp_path: Path) -> None:
     assert done.stderr.startswith("samestep: nothing was split")
 
 
+def test_a_run_that_splits_nothing_says_so_soon(tmp_path: Path) -> None:
+    """Not only at the end, which may be days away: the eleventh step is late enough to have said it."""
+    done = run(
+        tmp_path,
+        """
+        import sys, torch
+        model = torch.nn.Linear(2, 2)
+        for step in range(11):
+            model(torch.zeros(4, 2)).sum().backward()
+        sys.stderr.write("after eleven steps\\n")
+        """,
+    )
+    assert done.stderr.startswith("samestep: nothing was split")
+    assert done.stderr.endswith("after eleven steps\n")
+
+
+def test_random_numbers_inside_modules_are_told_once(tmp_path: Path) -> None:
+    program = """
+        import torch, samestep
+        for p in (0.1, 0.2):
+            torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Dropout(p))(samestep.shard(torch.zeros(4, 3)))
+        """
+    told = run(tmp_path, program).stderr
+    assert told.startswith("samestep: random numbers inside modules (dropout, noise)")
+    assert told.count("\n") == 1
+
+
+def test_a_mistake_of_the_scripts_is_told_as_such(tmp_path: Path) -> None:
+    """No word of how the module is divided, and a warning that the shapes are of a device's rows."""
+    done = run(
+        tmp_path,
+        """
+        import torch, samestep
+        torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Linear(4, 3))(samestep.shard(torch.zeros(4, 6)))
+        """,
+    )
+    assert "opened" not in done.stderr
+    assert "shapes cannot be multiplied (2x5 and 4x3)" in done.stderr
+    assert ("may be those of one device's rows" in done.stderr) == (sys.version_info >= (3, 11))
+
+
 def test_parameters_that_drift_apart_are_found(tmp_path: Path) -> None:
     """A rank that changes its parameters by itself is found out, with possible reasons."""
     done = run(

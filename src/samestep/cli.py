@@ -18,10 +18,11 @@ import typer.main
 
 from samestep.commands import devices as devices_command
 from samestep.devices.spec import resolve
-from samestep.devices.waiting import looks_like_time, wait_limit
+from samestep.devices.waiting import meant_as_time, wait_limit
 from samestep.errors import SamestepError
 from samestep.launch.mode import check_mode, choose
 from samestep.launch.script import ScriptTarget, check_target
+from samestep.launch.words import say_what_is_the_scripts
 from samestep.lint.command import lint
 from samestep.notice import notice
 from samestep.numerics import Numerics
@@ -39,8 +40,18 @@ app = typer.Typer(
 )
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"samestep {_version()}")
+        raise typer.Exit
+
+
 @app.callback()
-def samestep() -> None:
+def samestep(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
     """The training step you wrote, on every device you have."""
 
 
@@ -131,7 +142,19 @@ def run(
     selection = look_ahead(target, selection)
     for text in selection.notes:
         notice(text)
+    say_what_is_the_scripts(target, _long_options())
     _run_ranks(selection, target, report, mode, numbers)
+
+
+def _commands() -> dict[str, Any]:
+    """The commands by name."""
+    group: Any = typer.main.get_command(app)
+    return dict(group.commands)
+
+
+def _long_options() -> list[str]:
+    """Of `samestep run`."""
+    return [name for option in _commands()["run"].params for name in option.opts if name.startswith("--")]
 
 
 @app.command("devices")
@@ -168,7 +191,7 @@ def split_run(arguments: Sequence[str]) -> list[str]:
     """The words after `samestep run`, rewritten so that the options of the script are not taken for ours.
 
     Ours end at the script, at `-m MODULE` or at `--`. `--explain` takes the next word only if that ends in `.json`,
-    `--wait` only if it is a time.
+    `--wait` only if it is a time, or was meant to be one.
     """
     ours: list[str] = []
     rest = list(arguments)
@@ -185,7 +208,7 @@ def split_run(arguments: Sequence[str]) -> list[str]:
             rest.insert(0, word)
             break
         if word == "--wait":
-            ours.append("--wait=" + (rest.pop(0) if rest and looks_like_time(rest[0]) else ""))
+            ours.append("--wait=" + (rest.pop(0) if rest and meant_as_time(rest[0]) else ""))
         elif word == "--explain":
             ours.append("--explain=" + (rest.pop(0) if rest and rest[0].endswith(".json") else TERMINAL))
         elif word in _WITH_VALUE:
@@ -197,9 +220,6 @@ def split_run(arguments: Sequence[str]) -> list[str]:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    if arguments == ["--version"]:
-        print(f"samestep {_version()}")
-        return 0
     if arguments[:1] == ["run"]:
         arguments = ["run", *split_run(arguments[1:])]
     command = typer.main.get_command(app)
@@ -212,9 +232,17 @@ def _dispatch(arguments: list[str]) -> int:
             raise
         message = str(getattr(error, "format_message")()).strip()  # noqa: B009 (typer does not export its type)
         if message:
-            _fail(message[0].lower() + message[1:].rstrip(".") + "; see samestep --help")
+            _fail(message[0].lower() + message[1:].rstrip(".") + "; " + _advice(arguments))
         return 0 if not arguments else _USAGE_ERROR  # the help has been printed
     return result if isinstance(result, int) else 0
+
+
+def _advice(arguments: list[str]) -> str:
+    """What to do about words that are not understood."""
+    first = arguments[0] if arguments else ""
+    if first.endswith(".py") or (not first.startswith("-") and os.path.isfile(first)):
+        return f"to run a script, write samestep run {first}"
+    return f"see samestep {first + ' ' if first in _commands() else ''}--help"
 
 
 def _run_ranks(selection: Any, target: ScriptTarget, explain: str | None, mode: str, numbers: Numerics) -> NoReturn:

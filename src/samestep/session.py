@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed
 
-from samestep import exchange, heap, ledger, notice, numerics, replica, torch_private, waiting, world
+from samestep import exchange, heap, ledger, notice, numerics, replica, torch_private, unsplit, waiting, world
 from samestep.data import fastai_batches, loader
 from samestep.globalview import autograd, classes, rules, transforms
 from samestep.groups import make_groups
@@ -43,7 +43,7 @@ def run_rank(
         if explain is not None and context.rank == 0:
             _report(context, explain, time.perf_counter() - began)
     if explain is None:
-        _say_if_nothing_was_split(context)
+        unsplit.say_if_nothing_was_split()
 
 
 def run_callable(
@@ -102,11 +102,3 @@ def _report(context: RankContext, where: str, seconds: float) -> None:
         # Not through the script's view of files: the report is Samestep's own.
         with open(where, "w", encoding="utf-8") as file:
             json.dump(report, file, indent=2)
-
-
-def _say_if_nothing_was_split(context: RankContext) -> None:
-    if context.world_size > 1 and ledger.LEDGER.whole_calls and not ledger.LEDGER.region_calls:
-        notice.notice(
-            "nothing was split: no module was called with a batch from a DataLoader, so every device computed all of "
-            "it. Wrap the batch: `x = samestep.shard(x)`, or the model: `model = torch.nn.DataParallel(model)`."
-        )

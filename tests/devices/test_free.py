@@ -16,7 +16,7 @@ from fake_machine import TIMEOUT_S, Machine, gpu, mig, slice_uuid, uuid
 from samestep.cli import split_run
 from samestep.devices import free, locks
 from samestep.devices.spec import resolve
-from samestep.devices.waiting import looks_like_time, wait_limit
+from samestep.devices.waiting import meant_as_time, wait_limit
 from samestep.errors import SamestepError
 
 # Resolves a spec, says so, and stays until a line arrives.
@@ -348,12 +348,12 @@ def test_the_progress_line_is_rewritten_on_a_terminal(machine: Machine) -> None:
 )
 def test_reads_times(written: str | None, seconds: float | None) -> None:
     assert wait_limit(written) == seconds
-    assert not written or looks_like_time(written)
+    assert not written or meant_as_time(written)
 
 
 @pytest.mark.parametrize("written", ["soon", "10 m", "-1", "10x", "1:30", "train.py"])
 def test_refuses_what_is_no_time(written: str) -> None:
-    assert not looks_like_time(written)
+    assert meant_as_time(written) == (written[0] == "1")  # a mistake; the others are the script
     with pytest.raises(SamestepError, match="is not a time; write --wait=90s"):
         wait_limit(written)
 

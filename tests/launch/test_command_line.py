@@ -30,7 +30,10 @@ from samestep.cli import split_run
         (["run", "--devices=", "script.py"], "it is empty"),
         (["run", "--devices", "1,", "3", "script.py"], "a number is missing next to a comma"),
         (["run", "--gpus", "1，3", "script.py"], "fullwidth comma"),
-        (["run", "--device", "cpu:2", "script.py"], "no such option"),
+        (["run", "--device", "cpu:2", "script.py"], "--devices); see samestep run --help"),
+        (["run", "--devices", "free", "--wait", "3x", "script.py"], "'3x' is not a time"),
+        (["script.py"], "to run a script, write samestep run script.py"),
+        (["lint"], "samestep: no script given; write samestep lint"),
         (["run", "--explain", "nowhere/x.json", "script.py"], "there is no directory"),
         (["run", "--explain=", "script.py"], "--explain= names no file"),
         (["run", "--explain=folder", "script.py"], "is a directory"),
@@ -80,6 +83,16 @@ def test_the_scripts_words_arrive_unchanged(shop: Workshop) -> None:
     shop.write("import sys\nprint(sys.argv[1:])")
     words = ["--", "-m", "--devices", "--explain", "x.json", "", "--help"]
     assert shop.run("script.py", *words).out == f"{words}\n"
+
+
+def test_an_option_behind_a_script_that_does_not_know_it_is_told(shop: Workshop) -> None:
+    shop.write("import sys\nprint(sys.argv[1:])")
+    found = shop.run("script.py", "--exact-random", "--lr=1", "--mode=x", "--exact-random")
+    assert (found.code, found.out) == (0, "['--exact-random', '--lr=1', '--mode=x', '--exact-random']\n")
+    assert found.err.startswith("samestep: --exact-random, --mode behind the script goes to the script; ")
+    assert found.err.endswith("samestep run --exact-random … script.py\n")
+    shop.write("import sys\nprint('--mode' in sys.argv, 'exact_random')")
+    assert shop.run("script.py", "--exact-random", "--mode=x").err == ""
 
 
 def test_the_default_is_said_in_one_line(shop: Workshop) -> None:

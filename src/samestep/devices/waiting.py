@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 from samestep.errors import SamestepError
@@ -10,9 +11,10 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _TIME = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)(s|m|min|h|d)?")
 
 
-def looks_like_time(word: str) -> bool:
-    """Whether a word of the command line can only be meant as a time: `10m`, `90`."""
-    return _TIME.fullmatch(word) is not None
+def meant_as_time(word: str) -> bool:
+    """Whether a word of the command line is a time, as `10m` and `90` are, or a mistaken one: `10x`, unless a file is
+    called so."""
+    return _TIME.fullmatch(word) is not None or (word[:1].isdigit() and "." not in word and not os.path.exists(word))
 
 
 def wait_limit(written: str | None) -> float | None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from samestep import unsplit
 from samestep.globalview.collectives import AverageUnits, apply
 from samestep.globalview.fallback import inside_region
 from samestep.globalview.placement import Shard
@@ -113,6 +114,7 @@ def backward(
     roots, grads = _roots(_as_list(tensors), grad_tensors if grad_tensors is not None else grad_variables)
     if inputs is not None:
         inputs = [i._local if type(i) is GlobalTensor else i for i in _as_list(inputs)]
+    unsplit.backward_begins()
     with _running(True):
         _torch_backward(roots, grads, retain_graph, create_graph, inputs=inputs)
 

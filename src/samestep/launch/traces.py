@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import traceback
 from pathlib import Path
@@ -12,6 +13,9 @@ from types import TracebackType
 from samestep.errors import PeerLost, SamestepError
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
+#: Where devices compute on their rows, and what an error says that is about them.
+_OF_ROWS = tuple(str(Path(_PACKAGE) / part) + os.sep for part in ("globalview", "parallel"))
+_SHAPES = re.compile(r"shape|size|dimension|out of (range|bounds)|\d+x\d+", re.IGNORECASE)
 FULL = "SAMESTEP_FULL_TRACEBACK"  # set to anything: Samestep's own frames are shown, too
 _LONGEST = 1 << 20
 
@@ -23,13 +27,17 @@ _LOST_TEXTS = ("Connection closed by peer", "Connection reset by peer", "Broken 
 def cut(error: BaseException) -> None:
     """Take Samestep's own frames out of the tracebacks of an exception and of those it is chained to.
 
-    The innermost frame always stays: where it is Samestep's, the error may be Samestep's, and must be findable.
+    The innermost frame stays: where it is Samestep's, the error may be Samestep's, and must be findable. Not of an
+    interrupt, which comes wherever the program is.
     """
+    if _tells_of_rows(error) and hasattr(error, "add_note"):  # Python 3.10 knows no notes
+        error.add_note("(samestep: shapes in this message may be those of one device's rows, not of the whole batch)")
     if os.environ.get(FULL):
         return
     for each in chain(error):
         unread = each is error and isinstance(each, SyntaxError)  # perhaps of the script itself, see _cut
-        each.__traceback__ = _cut(each.__traceback__, leading=each is error, unread=unread)
+        inner = not isinstance(each, KeyboardInterrupt)
+        each.__traceback__ = _cut(each.__traceback__, leading=each is error, unread=unread, inner=inner)
 
 
 def chain(error: BaseException) -> list[BaseException]:
@@ -101,6 +109,14 @@ def _is_lost(error: BaseException) -> bool:
     return type(error) is RuntimeError and any(text in str(error) for text in _LOST_TEXTS)
 
 
+def _tells_of_rows(error: BaseException) -> bool:
+    """Whether an error speaks of shapes and came up where a device computes its rows."""
+    if isinstance(error, SamestepError) or not _SHAPES.search(str(error)):
+        return False
+    names = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(name.startswith(_OF_ROWS) for name in names)
+
+
 def _is_ours(filename: str) -> bool:
     return filename.startswith(_PACKAGE)
 
@@ -110,8 +126,9 @@ def _is_users(filename: str) -> bool:
     return not _is_ours(filename) and not filename.startswith(library)
 
 
-def _cut(trace: TracebackType | None, leading: bool, unread: bool) -> TracebackType | None:
-    """The traceback without Samestep's frames: the leading ones, where the user has no part, and those in between.
+def _cut(trace: TracebackType | None, leading: bool, unread: bool, inner: bool) -> TracebackType | None:
+    """The traceback without Samestep's frames: the leading ones, where the user has no part, and those in between; the
+    innermost is kept if `inner` says so, or if there is no other.
 
     `unread`: the error may be that the script could not be compiled. Then all frames are Samestep's and none is shown.
     """
@@ -123,7 +140,8 @@ def _cut(trace: TracebackType | None, leading: bool, unread: bool) -> TracebackT
     if unread and False not in ours:
         return None
     start = ours.index(False) if leading and False in ours else 0
-    kept = [entry for at, entry in enumerate(entries) if at >= start and (not ours[at] or at == len(entries) - 1)]
+    last = len(entries) - 1 if inner or False not in ours else None
+    kept = [entry for at, entry in enumerate(entries) if at >= start and (not ours[at] or at == last)]
     result: TracebackType | None = None
     for entry in reversed(kept):
         result = TracebackType(result, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)

@@ -40,7 +40,7 @@ def lint_paths(paths: list[str], style: str, select: list[str], ignore: list[str
         raise SamestepError(f"--format {style!r} is not known; give {', '.join(FORMATS)}")
     chosen = choose(_items("--select", select), _items("--ignore", ignore))
     if not paths:
-        raise SamestepError("samestep lint: no script given; give Python files, shell scripts or directories")
+        raise SamestepError("no script given; write samestep lint SCRIPT…: Python files, shell scripts, directories")
     files = find_files(paths)
     if fix and any(language == "python" for _, language in files):
         import_libcst()  # said before anything is changed

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from samestep import torch_private, world
+from samestep import numerics, torch_private, world
 from samestep.globalview import collectives
 from samestep.globalview.placement import Shard, Whole
 from samestep.globalview.tensor import WHERE, GlobalTensor, node_name, shard_whole
@@ -121,11 +121,9 @@ def _run(module: nn.Module, known: _Known, args: Any, kwargs: Any, lead: GlobalT
         known.agreed = True
     seen = survey(module)
     if seen.hooked:
-        _record(module, Plan(False, "hooks of the script's look inside"))
-        return _open(module, args, kwargs)
+        return _open(module, args, kwargs, Plan(False, "hooks of the script's look inside"))
     if torch.is_grad_enabled() and not _refresh_buckets(seen.parameters, known):
-        _record(module, Plan(False, "its parameters are computed by the script or have hooks"))
-        return _open(module, args, kwargs)
+        return _open(module, args, kwargs, Plan(False, "its parameters are computed by the script or have hooks"))
     plans = known.plans(seen.structure)
     coarse = len(plans) >= MANY_FORMS
     rows = placement.total
@@ -133,6 +131,8 @@ def _run(module: nn.Module, known: _Known, args: Any, kwargs: Any, lead: GlobalT
     plan = plans.get(form)
     if plan is None:
         plan = plans[form] = _decided(module, args, kwargs, placement, seen.parameters)
+        if not plan.split:
+            return _open(module, args, kwargs, plan)
         _record(module, plan)
     if not plan.split:
         return _open(module, args, kwargs)
@@ -154,21 +154,32 @@ def _decided(module: nn.Module, args: Any, kwargs: Any, placement: Shard, parame
 
 
 def _record(module: nn.Module, plan: Plan) -> None:
-    """Note the plan for the report; one that opens the module that the script called is said aloud, once."""
-    name = name_of(module)
-    LEDGER.regions[f"{name} ({_mode(module)})"] = plan.describe()
-    if not plan.split and module not in _NAMES:
-        notice_once(f"{name} is opened: {plan.reason}. Its parts are split; `--explain` shows how.")
+    """Note the plan for the report, and say once if results will differ as from another seed."""
+    LEDGER.regions[f"{name_of(module)} ({_mode(module)})"] = plan.describe()
+    if plan.split and plan.draws and not numerics.chosen().exact_random:
+        notice_once(
+            "random numbers inside modules (dropout, noise) are each device's own for its rows: as one device would "
+            "draw with another seed. `--exact-random` draws those of one device, slower."
+        )
 
 
 def _mode(module: nn.Module) -> str:
     return "training" if module.training else "evaluation"
 
 
-def _open(module: nn.Module, args: Any, kwargs: Any) -> Any:
-    """Run the module's `forward` at script level; its children are asked in turn."""
+def _open(module: nn.Module, args: Any, kwargs: Any, plan: Plan | None = None) -> Any:
+    """Run the module's `forward` at script level; its children are asked in turn.
+
+    By a new `plan` it is said aloud, once, if it is a module that the script called; and only when the forward is
+    through, as one that cannot be, on one device either, has its own message.
+    """
+    if plan is not None:
+        _record(module, plan)
     _name_children(module)
-    return _original_call(module, *args, **kwargs)
+    output = _original_call(module, *args, **kwargs)
+    if plan is not None and module not in _NAMES:
+        notice_once(f"{name_of(module)} is opened: {plan.reason}. Its parts are split; `--explain` shows how.")
+    return output
 
 
 def _split(module: nn.Module, known: _Known, plan: Plan, args: Any, kwargs: Any, placement: Shard) -> Any:

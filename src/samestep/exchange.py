@@ -32,13 +32,6 @@ def pays(device: torch.device, rank_bytes: int, size: int) -> bool:
     return device.type == "cpu" and rank_bytes <= MOST_BYTES and rank_bytes * (size - 1) <= MOST_SENT_BYTES
 
 
-def has_core_per_rank(size: int) -> bool:
-    """Whether this machine has a core for each of `size` ranks."""
-    # Not every system tells which cores a process may use.
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return size <= cores
-
-
 def look(work: Any) -> None:
     """Give what has been started a moment to be done, and others the core meanwhile."""
     until = time.perf_counter() + LOOK_S

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 import torch.distributed
 
-from samestep import exchange, heap, ledger, notice, numerics, replica, torch_private, unsplit, waiting, world
+from samestep import heap, ledger, notice, numerics, replica, torch_private, unsplit, waiting, world
 from samestep.data import fastai_batches, loader
+from samestep.devices.inventory import usable_cores
 from samestep.globalview import autograd, classes, rules, transforms
 from samestep.groups import make_groups
 from samestep.launch import device_hooks, warned
@@ -59,8 +60,8 @@ def _start(context: RankContext, choice: Numerics) -> None:
     notice.set_speaker(context.rank == 0)
     store = _store(context)
     groups = make_groups(context.rank, context.world_size, context.selection, store)
-    # On a GPU the question would wait for the GPU; collectives there are queued, not waited for.
-    looks = context.selection.kind == "cpu" and exchange.has_core_per_rank(context.world_size)
+    # Where each rank has a core. On GPUs, collectives are queued and not waited for.
+    looks = context.selection.kind == "cpu" and context.world_size <= usable_cores()
     world.install(world.World(context.rank, context.world_size, groups, looks))
     heap.keep_what_is_freed()
     numerics.choose(choice)

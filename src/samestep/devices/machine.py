@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from samestep.devices.affinity import parse_cpus
+from samestep.devices.inventory import usable_cores
 
 
 @dataclass(frozen=True)
@@ -46,13 +47,12 @@ def describe_machine(root: Path = Path("/")) -> Machine:
     psutil: Any = importlib.import_module("psutil")
     memory = psutil.virtual_memory()
     places = _places(root)
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Machine(
         model=_model(root),
         sockets=len({socket for socket, _ in places}) or None,
         cores=len(places) or psutil.cpu_count(logical=False),
         cpus=os.cpu_count() or 1,
-        usable=usable,
+        usable=usable_cores(),
         nodes=_nodes(root),
         memory_total=int(memory.total),
         memory_available=int(memory.available),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import enum
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -79,6 +80,29 @@ def tensors(nest: Any) -> Iterator[torch.Tensor]:
     return iter(found)
 
 
+def opaque(nest: Any) -> list[Any]:
+    """The things in a nest that `map_tensors` does not look into, and that are not numbers, strings and the like.
+
+    NumPy's arrays and numbers are among them: `np.float64` is a `float`, but was made of others.
+
+    Example:
+        >>> opaque(([1, "a", None], {"rows": {1, 2}}))
+        [{1, 2}]
+    """
+    if type(nest).__module__ != "numpy" and isinstance(nest, (torch.Tensor, *_PLAIN, range, slice)):
+        return []
+    if isinstance(nest, Mapping):
+        return [found for value in nest.values() for found in opaque(value)]
+    if isinstance(nest, (tuple, list)):
+        return [found for value in nest for found in opaque(value)]
+    if dataclasses.is_dataclass(nest) and not isinstance(nest, type):
+        return [found for f in dataclasses.fields(nest) for found in opaque(getattr(nest, f.name, None))]
+    return [nest]
+
+
+_PLAIN = (str, bytes, int, float, complex, type(None), type, enum.Enum, torch.device, torch.dtype, torch.layout)
+
+
 def skeleton(nest: Any) -> Any:
     """What a nest is apart from its tensors: types, keys, lengths, numbers and strings; comparable with `==`.
 
@@ -88,8 +112,10 @@ def skeleton(nest: Any) -> Any:
     """
     if isinstance(nest, torch.Tensor):
         return torch.Tensor
-    if isinstance(nest, (str, bytes, int, float, type(None))):
+    if isinstance(nest, _PLAIN):
         return "nan" if nest != nest else nest
+    if isinstance(nest, (range, slice)):
+        return (type(nest), nest)
     if isinstance(nest, Mapping):
         return (type(nest), [(key, skeleton(value)) for key, value in nest.items()])
     if isinstance(nest, (tuple, list)):

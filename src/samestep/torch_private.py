@@ -82,6 +82,17 @@ def current_graph_task() -> int:
     return torch._C._current_graph_task_id()
 
 
+def global_module_hooks() -> list[dict[int, Any]]:
+    """The hooks that `torch.nn.modules.module.register_module_forward_hook` and its like have put on every module."""
+    return _GLOBAL_HOOKS
+
+
+_GLOBAL_HOOKS: list[dict[int, Any]] = [
+    getattr(torch.nn.modules.module, f"_global_{kind}_hooks", {})
+    for kind in ("forward", "forward_pre", "backward", "backward_pre")
+]
+
+
 def hook_count(tensor: torch.Tensor) -> int:
     """How many hooks see this tensor's gradient in backward, ours included."""
     before: Any = tensor._backward_hooks

@@ -15,7 +15,7 @@ from samestep.errors import PeerLost, SamestepError
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 #: Where devices compute on their rows, and what an error says that is about them.
 _OF_ROWS = tuple(str(Path(_PACKAGE) / part) + os.sep for part in ("globalview", "parallel"))
-_SHAPES = re.compile(r"shape|size|dimension|out of (range|bounds)|\d+x\d+", re.IGNORECASE)
+_SHAPES = re.compile(r"shape|size|dimension|\d+x\d+", re.IGNORECASE)
 FULL = "SAMESTEP_FULL_TRACEBACK"  # set to anything: Samestep's own frames are shown, too
 _LONGEST = 1 << 20
 

@@ -23,7 +23,8 @@ from torch import nn
 from samestep import numerics, world
 from samestep.globalview.placement import Shard
 from samestep.globalview.tensor import WHERE
-from samestep.nest import map_tensors, skeleton, tensors
+from samestep.ledger import LEDGER
+from samestep.nest import map_tensors, opaque, skeleton, tensors
 from samestep.parallel import batch_norm
 from samestep.parallel.draws import Draws
 from samestep.parallel.entering import ANY_WAY, Entering
@@ -33,6 +34,9 @@ from samestep.parallel.stillness import deterministic_random
 
 #: Rows per rank in the check: two, so that an operation over the batch has something to couple.
 CHECK_ROWS = 2
+#: Rows per rank when it is looked at again, because some couplings show only among many.
+MORE_ROWS = 16
+_OUT_OF_MEMORY = "OutOfMemoryError"
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,20 @@ def decide(module: nn.Module, args: Any, kwargs: Any, placement: Shard, way: Ent
     if layouts is None:
         return Plan(False, "its outputs do not keep the rows in one dimension")
     draws = any(isinstance(o, _Fits) and o.draws for o in everyone)
-    return Plan(True, "", layouts, draws, way=way)
+    reason = _on_more_rows(module, args, kwargs, placement, few, way)
+    return Plan(True, "", layouts, draws, way=way) if reason is None else Plan(False, reason)
+
+
+def _on_more_rows(module: nn.Module, args: Any, kwargs: Any, placement: Shard, few: Shard, way: Entering) -> str | None:
+    """Why more rows than a few cannot be cut: a capacity, the k of a topk, may let few rows pass one by one."""
+    more = Shard(placement.dim, tuple(min(MORE_ROWS, n) for n in placement.sizes))
+    if more.sizes == few.sizes:
+        return None
+    everyone = world.current().all_gather_objects(_try_rows(module, args, kwargs, placement, more, way))
+    reasons = [o for o in everyone if isinstance(o, str)]
+    if any(_OUT_OF_MEMORY in reason for reason in reasons):
+        return None  # one device holds the rows of all here; what the few have shown must do
+    return reasons[0] if reasons else None
 
 
 def _try_rows(module: nn.Module, args: Any, kwargs: Any, placement: Shard, few: Shard, way: Entering) -> _Fits | str:
@@ -114,6 +131,10 @@ def _try_rows(module: nn.Module, args: Any, kwargs: Any, placement: Shard, few: 
             return f"it keeps in its attribute `{name}` what depends on the batch"
     if skeleton(cut.output) != skeleton(full.output):
         return "what it returns besides tensors depends on the number of rows"
+    for mine, all_ in zip(opaque(cut.output), opaque(full.output), strict=True):
+        # A cache of Hugging Face's goes back into the module, and there it holds the rank's rows.
+        if mine is not all_ and not type(mine).__module__.startswith("transformers."):
+            return f"it returns an object ({type(mine).__name__}) that may hold rows of the batch"
     fitting = _compare(_detached(cut.output), _detached(full.output), few, least)
     return fitting if isinstance(fitting, str) else _Fits(fitting, cut.draws or full.draws)
 
@@ -164,6 +185,7 @@ class _Ran:
 def _quiet_run(module: nn.Module, arguments: Any, *, inside: bool) -> _Ran:
     """Run the module without a trace."""
     args, kwargs = map_tensors(lambda t: t.clone(), arguments)
+    calls = LEDGER.whole_calls
     WHERE.region += inside
     try:
         quiet = contextlib.redirect_stdout(io.StringIO())
@@ -189,6 +211,7 @@ def _quiet_run(module: nn.Module, arguments: Any, *, inside: bool) -> _Ran:
         return _Ran(error=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
     finally:
         WHERE.region -= inside
+        LEDGER.whole_calls = calls
 
 
 # ---------------------------------------------------------------------- comparing

@@ -25,6 +25,7 @@ from samestep.ledger import LEDGER
 from samestep.nest import map_tensors, tensors
 from samestep.notice import notice_once
 from samestep.parallel import agreement, devices, exact_random, streams
+from samestep.parallel.attributes import Changes
 from samestep.parallel.bucket import Bucket
 from samestep.parallel.check import Plan, decide
 from samestep.parallel.entering import ways
@@ -51,6 +52,7 @@ class _Known:
         wrapper = isinstance(module, nn.DataParallel) or "_samestep_wrapper" in module.__dict__
         self.has_state = not wrapper and any(True for _ in (*module.parameters(), *module.buffers()))
         self.agreed = False
+        self.changes = Changes()
         self.needs_true_gradients = False
 
     def plans(self, structure: Any) -> dict[Any, Plan]:
@@ -124,7 +126,7 @@ def _run(module: nn.Module, known: _Known, args: Any, kwargs: Any, lead: GlobalT
         return _open(module, args, kwargs, Plan(False, "hooks of the script's look inside"))
     if torch.is_grad_enabled() and not _refresh_buckets(seen.parameters, known):
         return _open(module, args, kwargs, Plan(False, "its parameters are computed by the script or have hooks"))
-    plans = known.plans(seen.structure)
+    plans = known.plans((seen.structure, known.changes.key(seen.values)))
     coarse = len(plans) >= MANY_FORMS
     rows = placement.total
     form = (form_of(args, rows, coarse), form_of(kwargs, rows, coarse))
@@ -132,6 +134,7 @@ def _run(module: nn.Module, known: _Known, args: Any, kwargs: Any, lead: GlobalT
     if plan is None:
         plan = plans[form] = _decided(module, args, kwargs, placement, seen.parameters)
         if not plan.split:
+            known.changes.was_opened()
             return _open(module, args, kwargs, plan)
         _record(module, plan)
     if not plan.split:

@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from samestep import torch_private
 from samestep.globalview.placement import Shard
 from samestep.globalview.tensor import GlobalTensor
+from samestep.parallel.attributes import values_of
 from samestep.parallel.entering import long_as_batch
 from samestep.parallel.serials import serial
 
@@ -19,11 +21,13 @@ class Survey(NamedTuple):
     Attributes:
         parameters: as `list(module.parameters())`.
         structure: what may change how it computes: which modules, their modes, replaced methods, flags.
+        values: the numbers that the script sets on modules of its own classes.
         hooked: whether a hook of the script's would see the region's inside.
     """
 
     parameters: list[nn.Parameter]
     structure: tuple[Any, ...]
+    values: tuple[Any, ...]
     hooked: bool
 
 
@@ -31,7 +35,8 @@ def survey(module: nn.Module) -> Survey:
     """Walk the modules once, at a tenth of the time that `named_modules` and `parameters` take."""
     found: dict[int, nn.Parameter] = {}
     structure: list[Any] = []
-    hooked = False
+    values: list[Any] = []
+    hooked = any(map(_has_foreign, torch_private.global_module_hooks()))
     seen: set[int] = set()
     stack = [module]
     while stack:
@@ -42,8 +47,9 @@ def survey(module: nn.Module) -> Survey:
         own = m.__dict__
         structure.append((serial(m), own.get("training"), serial(own["forward"]) if "forward" in own else -1))
         if not type(m).__module__.startswith("torch.nn."):
-            # Flags of the script's classes; numbers change at every call where they count something.
+            # Flags and names of the script's classes.
             structure.append(tuple([value for value in own.values() if type(value) is bool or type(value) is str]))
+            values.extend(values_of(own, type(m)))
         hooked = hooked or _has_hooks(own)
         if "_parameters" not in own:  # TorchScript keeps what a module has in C++
             structure.append((serial(m), m.training))
@@ -54,7 +60,7 @@ def survey(module: nn.Module) -> Survey:
             if p is not None:
                 found[id(p)] = p
         stack.extend([c for c in reversed(own["_modules"].values()) if c is not None])
-    return Survey(list(found.values()), tuple(structure), hooked)
+    return Survey(list(found.values()), tuple(structure), tuple(values), hooked)
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -62,11 +68,11 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 def _has_hooks(attributes: dict[str, Any]) -> bool:
     """Whether there are hooks other than torch's own (weight norm, spectral norm), which belong to the module."""
-    for name in _HOOKS:
-        hooks = attributes.get(name)
-        if hooks and any(not _from_torch(hook) for hook in hooks.values()):
-            return True
-    return False
+    return any(_has_foreign(attributes.get(name)) for name in _HOOKS)
+
+
+def _has_foreign(hooks: dict[int, Any] | None) -> bool:
+    return hooks is not None and any(not _from_torch(hook) for hook in hooks.values())
 
 
 def _from_torch(hook: Any) -> bool:

@@ -19,6 +19,7 @@ BASE = {
     "nest",
     "notice",
     "numerics",
+    "threads",
     "torch_private",
     "unsplit",
     "waiting",

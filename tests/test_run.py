@@ -155,6 +155,61 @@ def test_a_mistake_of_the_scripts_is_told_as_such(tmp_path: Path) -> None:
     assert ("may be those of one device's rows" in done.stderr) == (sys.version_info >= (3, 11))
 
 
+THREADS = """
+    import queue, threading, torch
+    from concurrent.futures import ThreadPoolExecutor
+    from torch.utils.data import DataLoader, TensorDataset
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 3)
+    data = DataLoader(TensorDataset(torch.randn(37, 4), torch.randint(0, 3, (37,))), 8)
+    def mean(batches):
+        return sum(torch.nn.functional.cross_entropy(model(x), y).item() for x, y in batches)
+"""
+
+
+def test_one_thread_after_another_may_compute(tmp_path: Path) -> None:
+    program = (
+        THREADS
+        + """
+    print(f"{mean(data):.4f}")
+    with ThreadPoolExecutor(1) as pool:
+        print(f"{pool.submit(mean, data).result():.4f}")
+        print(f"{mean(data):.4f}")
+    late = queue.Queue()
+    def log():
+        while (loss := late.get()) is not None:
+            print(f"{float(loss):.4f}")
+    thread = threading.Thread(target=log)
+    thread.start()
+    for x, y in data:
+        late.put(model(x).detach().sum())
+    late.put(None)
+    thread.join()
+    """
+    )
+    done = run(tmp_path, program)
+    plain = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert done.stdout == plain.stdout
+    assert len(done.stdout.splitlines()) == 8
+
+
+def test_two_threads_at_a_time_are_refused(tmp_path: Path) -> None:
+    """Their collectives would meet those of the other thread on another rank."""
+    program = (
+        THREADS
+        + """
+    ahead = queue.Queue(1)
+    threading.Thread(target=lambda: [ahead.put(batch) for batch in data], daemon=True).start()
+    mean(iter(ahead.get, None))
+    """
+    )
+    done = run(tmp_path, program)
+    assert done.returncode == 1
+    assert "two threads of the script, " in done.stderr
+    assert "num_workers=1" in done.stderr
+
+
 def test_parameters_that_drift_apart_are_found(tmp_path: Path) -> None:
     """A rank that changes its parameters by itself is found out, with possible reasons."""
     done = run(

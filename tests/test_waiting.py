@@ -36,6 +36,7 @@ def test_ranks_that_wait_for_different_things_are_stuck(standings: list[Standing
         [at("1"), at("1")],  # the same thing: about to go on
         [at("1"), at("2", what="", seconds=0.0)],  # one computes
         [at("1"), at("2", count=5, seconds=3.0)],  # one has only begun to wait
+        [at("1", what="end"), at("1", count=9, what="end")],  # both have come to their end
         [at("1")],
         [],
     ],
@@ -50,6 +51,13 @@ def test_a_rank_that_keeps_others_waiting_very_long_is_named() -> None:
     assert text == "rank 0 in an all-gather at train.py:1 has waited 400 s for rank 1 at train.py:9"
     assert laggard([at("1", seconds=200.0), computing], 30.0) is None
     assert laggard([at("1", seconds=400.0), at("1", seconds=400.0)], 30.0) is None
+
+
+def test_a_rank_that_waits_for_one_that_has_ended_is_stuck() -> None:
+    text = verdict([at("1"), at("9", what="end")], 30.0)
+    assert text is not None
+    assert "rank 0 in an all-gather at train.py:1, rank 1 at the end of the script" in text
+    assert laggard([at("1", what="end", seconds=400.0), at("2", what="", seconds=0.0)], 30.0) is None
 
 
 def run(script: Path, ranks: int, patience: str) -> subprocess.CompletedProcess[str]:
@@ -99,3 +107,25 @@ def test_a_run_that_is_slow_goes_on(tmp_path: Path) -> None:
     assert "rank 0 in an all-reduce at train.py:6 has waited" in done.stderr
     assert "for rank 1 at train.py:5" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+ENDED = """\
+import samestep, torch
+ids = samestep.shard(torch.tensor([1, 2, 3, 99]))
+table = torch.nn.Embedding(10, 4)
+table(ids.clamp(max=9)).sum().backward()  # the first call, at which the ranks agree about errors, too
+try:
+    table(ids).sum().backward()
+    print(table.weight.grad.sum().item())
+except IndexError:
+    pass
+"""
+
+
+def test_a_rank_that_has_ended_after_an_error_of_its_own_ends_the_run(tmp_path: Path) -> None:
+    """The last rank's rows alone raise, and the script passes over that: the others would wait for ever."""
+    script = tmp_path / "ended.py"
+    script.write_text(ENDED)
+    done = run(script, 2, "2")
+    assert done.returncode == 1
+    assert "ended.py:6, rank 1 at the end of the script. The script has gone another way" in done.stderr

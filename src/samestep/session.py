@@ -40,6 +40,7 @@ def run_rank(
     try:
         run_target(target)
     finally:
+        waiting.script_ended()
         device_hooks.finish()
         if explain is not None and context.rank == 0:
             _report(context, explain, time.perf_counter() - began)
@@ -52,7 +53,10 @@ def run_callable(
 ) -> Any:
     """Run a function as this rank (`samestep.launch`)."""
     _start(context, choice)
-    return fn(*args, **kwargs)
+    try:
+        return fn(*args, **kwargs)
+    finally:
+        waiting.script_ended()
 
 
 def _start(context: RankContext, choice: Numerics) -> None:

@@ -42,6 +42,13 @@ class Current:
 
 
 CURRENT = Current()
+#: What a rank waits for that has come to the end of its script.
+_END = "end"
+
+
+def script_ended() -> None:
+    """The script has come to its end here: whoever still waits for this rank waits in vain."""
+    CURRENT.what, CURRENT.since = _END, time.monotonic()
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,8 @@ class Standing:
 
     def told(self, rank: int) -> str:
         """In words."""
+        if self.what == _END:
+            return f"rank {rank} at the end of the script"
         return f"rank {rank} {f'in an {self.what} ' if self.what else ''}at {self.line}"
 
 
@@ -71,8 +80,8 @@ def verdict(standings: list[Standing], patience: float) -> str | None:
     """What to say if the ranks can never go on, else None."""
     if len(standings) < 2 or any(not s.what or s.seconds < patience for s in standings):
         return None
-    if len({(s.count, s.what) for s in standings}) == 1:
-        return None  # they are about to go on together
+    if len({(s.count, s.what) for s in standings}) == 1 or all(s.what == _END for s in standings):
+        return None  # they are about to go on together, or to end
     places = ", ".join(s.told(rank) for rank, s in enumerate(standings))
     return (
         f"the ranks wait for different things and would wait for ever: {places}. The script has gone another way on "
@@ -83,7 +92,7 @@ def verdict(standings: list[Standing], patience: float) -> str | None:
 
 def laggard(standings: list[Standing], patience: float) -> str | None:
     """What to say of a rank that keeps others waiting very long, else None."""
-    waiting = [rank for rank, s in enumerate(standings) if s.what and s.seconds >= _LONG * patience]
+    waiting = [rank for rank, s in enumerate(standings) if s.what not in ("", _END) and s.seconds >= _LONG * patience]
     others = [rank for rank, s in enumerate(standings) if not s.what]
     if not waiting or not others:
         return None

@@ -20,6 +20,7 @@ import torch
 from samestep import exchange
 from samestep.errors import PeerLost
 from samestep.ledger import LEDGER
+from samestep.threads import Talking
 from samestep.waiting import CURRENT
 
 #: Bytes of the first of the two messages in which objects travel.
@@ -56,6 +57,7 @@ class World:
         self.size = size
         self.groups = groups or {}
         self.looks = looks
+        self._talking = Talking()
 
     def split(self, rows: int) -> tuple[int, ...]:
         """Rows per rank of a batch of `rows`: contiguous blocks that differ by at most one (16 on 3: 6, 5, 5)."""
@@ -172,6 +174,7 @@ class World:
         return group.allreduce([tensor])
 
     def _group(self, tensor: torch.Tensor) -> Groups:
+        self._talking.check()
         return self.groups[tensor.device.type]
 
     def _finish(self, work: Any, what: str) -> None:

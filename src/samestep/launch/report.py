@@ -11,6 +11,11 @@ from samestep.launch.supervisor import Outcome
 
 _TAIL_LINES = 20
 _TAIL_BYTES = 16384
+_ABORTED = (
+    ". Gloo does that, for one, when ranks send each other different things, because the script has gone another way "
+    "on some rank: an exception that one rank's rows alone have raised and the script has caught, a signal that came "
+    "to them at different steps, something that is not the same in all processes\n"
+)
 
 
 def report(outcome: Outcome, run_dir: Path) -> None:
@@ -27,6 +32,8 @@ def describe(failure: Failure, world_size: int, run_dir: Path) -> str:
         text = f"{who} was killed by {signal_name(failure.signal)} (exit code {failure.code})\n"
         if failure.signal == signal.SIGKILL:
             text = text[:-1] + "; the system does that, for one, when memory runs out\n"
+        if failure.signal == signal.SIGABRT and world_size > 1:
+            text = text[:-1] + _ABORTED
     elif failure.text:
         text = f"{who} failed (exit code {failure.code}):\n{failure.text}"
     else:

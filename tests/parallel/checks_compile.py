@@ -53,6 +53,17 @@ class Normed(nn.Module):
         return self.layers(x)
 
 
+class Decorated(Normed):
+    """A compiled method after a part that is left out of what is compiled around it."""
+
+    @torch.compile(backend="eager")
+    def scaled(self, hidden: torch.Tensor, factor: float) -> torch.Tensor:
+        return hidden * factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers[3](self.scaled(self.layers[1](self.layers[0](x)), 2.0))
+
+
 def in_place(model: Any, **options: Any) -> Any:
     model.compile(**options)
     return model
@@ -145,6 +156,15 @@ def check_compiled_code_is_run() -> None:
             rows = {shape[0] for shapes in seen for shape in shapes if shape[-1:] == (4,) and shape != (6, 4)}
             mine = samestep.shard(x)._placement.rows  # type: ignore[attr-defined]
             true(rows == {mine}, f"rows compiled for: {rows}, of this rank: {mine}")
+
+
+def check_a_compiled_method_inside() -> None:
+    x, y = data()
+    ours, truth = twins(Decorated)
+    expected = fit(truth, truth, [(x, y)] * 3)
+    torch._dynamo.reset()
+    batches = [(samestep.shard(x), samestep.shard(y))] * 3
+    same(fit(torch.compile(ours, backend="eager"), ours, batches), expected, "losses and outputs")
 
 
 def check_models_that_are_opened() -> None:

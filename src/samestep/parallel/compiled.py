@@ -72,9 +72,9 @@ def _on_plain_tensors(compiled: Callable[..., Any], original: Callable[..., Any]
             return original(*args, **kwargs)
         return compiled(*args, **kwargs)
 
-    marks: Any = call
-    if hasattr(call, "_torchdynamo_wrapper_id"):
-        marks._torchdynamo_wrapper_id = id(call)
+    # By these the compiler would take what is wrapped, and of a method forget whose it is.
+    for mark in [name for name in vars(call) if name.startswith("_torchdynamo")]:
+        delattr(call, mark)
     return call
 
 

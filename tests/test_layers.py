@@ -19,6 +19,7 @@ BASE = {
     "nest",
     "notice",
     "numerics",
+    "place",
     "threads",
     "torch_private",
     "unsplit",

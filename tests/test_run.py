@@ -210,6 +210,28 @@ def test_two_threads_at_a_time_are_refused(tmp_path: Path) -> None:
     assert "num_workers=1" in done.stderr
 
 
+def test_gradients_of_different_steps_are_not_added(tmp_path: Path) -> None:
+    """One rank leaves the loop a step early, as after a signal, and its next backward meets one of the loop's."""
+    done = run(
+        tmp_path,
+        """
+        import torch, samestep
+        model = torch.nn.Linear(4, 3)
+        x = samestep.shard(torch.randn(8, 4))
+        for step in range(5):
+            if step - samestep.rank() == 3:
+                break
+            model(x).sum().backward()
+        model(2 * x).sum().backward()
+        print("added")
+        """,
+        ranks=3,
+    )
+    assert done.returncode == 1
+    assert "The ranks are at different lines of the script" in done.stderr
+    assert done.stdout == ""
+
+
 def test_parameters_that_drift_apart_are_found(tmp_path: Path) -> None:
     """A rank that changes its parameters by itself is found out, with possible reasons."""
     done = run(

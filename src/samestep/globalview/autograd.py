@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from samestep import unsplit
+from samestep import place, unsplit
 from samestep.globalview.collectives import AverageUnits, apply
 from samestep.globalview.fallback import inside_region
 from samestep.globalview.placement import Shard
@@ -114,7 +114,9 @@ def backward(
     roots, grads = _roots(_as_list(tensors), grad_tensors if grad_tensors is not None else grad_variables)
     if inputs is not None:
         inputs = [i._local if type(i) is GlobalTensor else i for i in _as_list(inputs)]
-    unsplit.backward_begins()
+    if RUNNING.depth == 0:
+        unsplit.backward_begins()
+        place.note()
     with _running(True):
         _torch_backward(roots, grads, retain_graph, create_graph, inputs=inputs)
 

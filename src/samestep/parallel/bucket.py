@@ -20,6 +20,7 @@ import torch
 
 from samestep import torch_private, world
 from samestep.ledger import LEDGER
+from samestep.place import PLACE
 
 #: Bytes per bucket. The first is small, so that communication starts early; as DDP's defaults.
 FIRST_BUCKET_BYTES = 1 << 20
@@ -42,6 +43,7 @@ class Bucket:
         self.work: Any = None
         self.rounds = 0
         self.norm: torch.Tensor | None = None
+        self.place = 0
         #: The buckets of the regions that it belongs to, itself included.
         self.companions: list[Bucket] = []
         #: Whether it takes part in a backward that is running.
@@ -144,7 +146,7 @@ class Bucket:
 
         Behind the gradients there is one number per parameter: how many ranks have a gradient for it at all. One
         without any on every rank keeps `grad` None, as on one device. The last number is now and then the norm of
-        the parameters, to find ranks that have drifted apart.
+        the parameters, to find ranks that have drifted apart, and the one before says where the script is.
         """
         buffer = self._buffer
         assert buffer is not None
@@ -159,11 +161,19 @@ class Bucket:
             self.filled.discard(slot)
             buffer.places[slot].zero_()
             buffer.tail[slot] = 0
+        self.place = self._place_now()
+        if self.place:
+            buffer.tail[-2] = self.place
         self.norm = self._norm_now([p for p in owners if p is not None])
         if self.norm is not None:
             buffer.tail[-1] = self.norm
         self.work = world.current().start_bucket_sum(buffer.flat)
         LEDGER.reduced_bytes += buffer.flat.numel() * buffer.flat.element_size()
+
+    def _place_now(self) -> int:
+        """Where the script is; 0 where that cannot be compared exactly, or only by waiting for the device."""
+        exact = self.device.type == "cpu" and self.dtype in (torch.float32, torch.float64)
+        return PLACE.number if exact and world.current().size <= 16 else 0
 
     def _norm_now(self, owners: list[torch.Tensor]) -> torch.Tensor | None:
         self.rounds += 1
@@ -172,6 +182,16 @@ class Bucket:
         norms = torch._foreach_norm([p.detach() for p in owners])
         total: torch.Tensor = torch.stack([n.to(self.dtype) for n in norms]).norm()
         return total
+
+    def _compare_places(self, total: torch.Tensor) -> None:
+        """Raise if this is not the sum of the same step on every rank."""
+        here = world.current()
+        if self.place and float(total) != self.place * here.size:
+            raise RuntimeError(
+                "The ranks are at different lines of the script, and would add up gradients of different steps. "
+                "Possible reasons: a signal whose handler came between at different steps, an exception that one "
+                "rank's rows alone have raised and the script has caught, a clock or a file that decides."
+            )
 
     def _compare(self, total: torch.Tensor) -> None:
         """Raise if the norms of the parameters are not the same on every rank."""
@@ -191,6 +211,7 @@ class Bucket:
         here, buffer = world.current(), self._buffer
         here.finish_sum(self.work)
         assert buffer is not None
+        self._compare_places(buffer.tail[-2])
         self._compare(buffer.tail[-1])
         owners = [ref() for ref in self.parameters]
         targets, sources = [], []
@@ -255,7 +276,7 @@ class _Buffer:
         for form in forms:
             self._starts.append(size)
             size += -(-form.shape.numel() // step) * step
-        total = size + len(forms) + 1
+        total = size + len(forms) + 2
         # Zeros, as what lies between the places is summed, too.
         if device.type == "cpu":
             self._memory = bytearray(total * dtype.itemsize + ALIGNMENT)

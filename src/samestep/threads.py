@@ -18,9 +18,14 @@ from samestep import waiting
 
 #: Seconds that one thread waits for the other.
 PATIENCE_S = 10.0
-#: Functions in which a thread waits for another's end, by file; and that in which one of a pool waits for work.
-_WAITS = {("threading.py", "join"), ("threading.py", "_wait_for_tstate_lock"), ("_base.py", "result")}
-_IDLE = ("thread.py", "_worker")
+#: Functions in which a thread waits for another's end, by file; and those in which one of a pool waits for work.
+_WAITS = {
+    ("threading.py", "join"),
+    ("threading.py", "_wait_for_tstate_lock"),
+    ("_base.py", "result"),
+    ("pool.py", "wait"),
+}
+_IDLE = {("thread.py", "_worker"), ("pool.py", "worker")}
 
 
 class Talking:
@@ -62,7 +67,7 @@ def _known_thread(number: int) -> threading.Thread | None:
 def _leaves_it(number: int) -> bool:
     """Whether a thread waits for another's end, or for work."""
     frame: FrameType | None = sys._current_frames().get(number)
-    if frame is not None and _function(frame) == _IDLE:
+    if frame is not None and _function(frame) in _IDLE:
         return True
     while frame is not None:
         if _function(frame) in _WAITS:

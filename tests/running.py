@@ -125,6 +125,9 @@ def _files(directory: Path) -> dict[str, Any]:
         # TensorBoard puts the time, the host and the process id into the name, which no two runs share.
         name = re.sub(r"events\.out\.tfevents\..*", "events.out.tfevents", str(path.relative_to(directory)))
         name = re.sub(r"\b\d{10}\.\d+|[A-Z][a-z]{2}\d\d_\d\d-\d\d-\d\d", "<time>", name)
+        if path.is_dir():
+            found[name] = None  # of one or of two seconds, it is the same directory
+            continue
         while name in found:
             name += "+"
         found[name] = content_of(path, directory) if path.is_file() else None

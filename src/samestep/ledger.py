@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from types import FrameType
 
 _TORCH_DIR = os.sep + os.path.join("site-packages", "torch") + os.sep
-_OWN_DIR = os.path.dirname(os.path.abspath(__file__)) + os.sep
+#: Where Samestep's own code is.
+OWN_DIR = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 @dataclass
@@ -65,7 +66,7 @@ def script_line(start: FrameType | None = None) -> tuple[str, int]:
     fallback = ("<unknown>", 0)
     while frame is not None:
         name = frame.f_code.co_filename
-        if _TORCH_DIR not in name and not name.startswith((_OWN_DIR, "<frozen")):
+        if _TORCH_DIR not in name and not name.startswith((OWN_DIR, "<frozen")):
             return name, frame.f_lineno
         frame = frame.f_back
     return fallback

@@ -7,12 +7,12 @@ steps. The lines from which a backward is called tell.
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import zlib
 from types import FrameType
 
-_OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
+from samestep.ledger import OWN_DIR
+
 #: So large that numbers of up to 16 ranks add up exactly in float32.
 LARGEST = (1 << 20) - 1
 
@@ -26,13 +26,12 @@ class Place:
 PLACE = Place()
 
 
-def note(start: FrameType | None = None) -> None:
+def note() -> None:
     """Take down the lines of all callers (microseconds)."""
-    frame: FrameType | None = start or sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     number = 1
     while frame is not None:
-        code = frame.f_code
-        part = _number(code.co_filename)
+        part = _number(frame.f_code.co_filename)
         if part:
             number = (number * 31 + part + frame.f_lineno) & LARGEST
         frame = frame.f_back
@@ -42,4 +41,4 @@ def note(start: FrameType | None = None) -> None:
 @functools.lru_cache(maxsize=4096)
 def _number(filename: str) -> int:
     """Of a file, alike in every process; 0 for Samestep's own and for generated code."""
-    return 0 if filename.startswith((_OWN, "<")) else zlib.crc32(filename.encode(errors="replace")) & LARGEST
+    return 0 if filename.startswith((OWN_DIR, "<")) else zlib.crc32(filename.encode(errors="replace")) & LARGEST
